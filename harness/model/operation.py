@@ -379,8 +379,11 @@ def oracle_flops(flops: float, q_len: int) -> float:
     return flops * max(1.0, ROWS_PER_PART / q_len)
 
 
-def part_flops(kv_len: int, head_dim: int) -> float:
-    """Return the cost of one part for the oracle, in flops of a kernel."""
+def part_flops(kv_len: int, head_dim: float) -> float:
+    """Return the cost of one part for the oracle, in flops of a kernel.
+
+    `head_dim` is the mean of the elements per row of K and of V.
+    """
     return 4.0 * ROWS_PER_PART * kv_len * head_dim
 
 

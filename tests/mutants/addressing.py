@@ -65,8 +65,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "V read with the length of Q",
-        ("copy_keys(V_tile, V_head, first_key, kv_len);", "copy_keys(V_tile, V_head, first_key, q_len);"),
-        ("copy_keys(V_tile, V_head, first_key, kv_len)", "copy_keys(V_tile, V_head, first_key, q_len)"),
+        ("copy_keys<DV>(V_tile, V_head, first_key, kv_len);", "copy_keys<DV>(V_tile, V_head, first_key, q_len);"),
+        ("copy_V(V_tile, V_head, first_key, keys)", "copy_V(V_tile, V_head, first_key, min(BC, q_len - first_key))"),
     ),
     *in_kernel(
         "two-pass", "K of the first tile in every tile of sweep two",

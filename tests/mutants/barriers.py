@@ -10,7 +10,7 @@ _V_CUDA = "        load_tile<BC>(KV_tile, V + first_kv + (size_t)first_key * D, 
 _V_NUMBA = "            load_tile(KV_tile, BC, V_head, first_key, keys)\n"
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies();\n", "            wait_for_copies()\n"
 _COPIES = {
-    "K": ("        copy_keys(V_tile", "            copy_keys(V_tile"),
+    "K": ("        copy_keys<DV>(V_tile", "            copy_V(V_tile"),
     "V": ("        if (next.exists())", "            if exists(next):"),
 }
 """What fa2 copies once K_j, or V_j, is there."""

@@ -131,16 +131,16 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "stale tail of a tile read",
-        ("if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {",
-         "if (e + c * THREADS < rows * D) {"),
+        ("if (EXTENT * WIDTH % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * WIDTH) {",
+         "if (e + c * THREADS < rows * WIDTH) {"),
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
          "if e + c * THREADS < rows * D:", "_tiles/numba_tile_copies.py"),
         sanitize=True,
     ),
     *in_tiles(
         "two-pass", "stale tail times a weight of 0",
-        ("if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {",
-         "if (e + c * THREADS < rows * D) {"),
+        ("if (EXTENT * WIDTH % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * WIDTH) {",
+         "if (e + c * THREADS < rows * WIDTH) {"),
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
          "if e + c * THREADS < rows * D:", "_tiles/numba_tile_copies.py"),
         (("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, BC,"),
@@ -171,7 +171,7 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "last row of a block never written",
-        ("if (e < rows * D) narrow(tile", "if (e < (rows - 1) * D) narrow(tile"),
+        ("if (e < rows * WIDTH) narrow(tile", "if (e < (rows - 1) * WIDTH) narrow(tile"),
         ("if e < rows * D:\n                target", "if e < (rows - 1) * D:\n                target",
          "_tiles/numba_tile_copies.py"),
     ),
@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "columns beyond head_dim written",
-        ("return D == TX * TD || element_of(j) < D;", "return true;"),
-        ("return D == TX * TD or element_of(j) < D", "return True"),
+        ("return DV == TX * TD || element_of(j) < DV;", "return true;"),
+        ("return DV == TX * TD or element_of(j) < DV", "return True"),
     ),
 )  # fmt: skip

@@ -39,6 +39,7 @@ from tests.mutants import (
     unified_max,
     untiled,
     visits,
+    widths,
 )
 from tests.mutants.patching import Mutant
 
@@ -49,6 +50,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "documents and prefixes": spans.MUTANTS,
     "addressing": addressing.MUTANTS,
     "layouts": layouts.MUTANTS,
+    "rows of V of another length": widths.MUTANTS,
     "caps, ALiBi and sinks": (*scores.MUTANTS, *scores_hopper.MUTANTS),
     "dropout": dropout.MUTANTS,
     "precision and log-sum-exp": precision.MUTANTS,

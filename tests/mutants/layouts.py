@@ -8,8 +8,11 @@ from tests.mutants.planting import CUDA, in_kernel, planted
 _TYPES, _TILES = "_features/layout.cuh", ("_tiles/strided_tiles.cuh", "_tiles/numba_strided_tiles.py")
 _MMA_TILES = ("_mma/strided_tiles.cuh", "_mma/numba_strided_tiles.py")
 _PLACE = "{tensor + sequence * strides.sequence + head * strides.head + row * strides.row, strides.row}"
-_OF_K = "return rows(tensor, K, sequence, head, row);"
-_STORED = ("narrow(tile[place(e)], target.at(e));", "target[first_row + e // D, e % D] = narrow(tile.flat[place(e)])")
+_OF_K = "return rows<D>(tensor, K, sequence, head, row);"
+_STORED = (
+    "narrow(tile[place<WIDTH>(e)], target.at(e));",
+    "target[first_row + e // D, e % D] = narrow(tile.flat[place(e)])",
+)
 
 
 def _in_types(bug: str, old: str, new: str) -> Mutant:
@@ -18,9 +21,9 @@ def _in_types(bug: str, old: str, new: str) -> Mutant:
 
 
 IN_TYPES = (
-    _in_types("strides of Q used for K", _OF_K, _OF_K.replace("K", "Q")),
-    _in_types("strides of rows used for heads of Q", "return rows(tensor, Q, sequence, head, row);",
-              "return rows(tensor, Strides{Q.sequence, Q.row, Q.row}, sequence, head, row);"),
+    _in_types("strides of Q used for K", _OF_K, _OF_K.replace("K,", "Q,")),
+    _in_types("strides of rows used for heads of Q", "return rows<D>(tensor, Q, sequence, head, row);",
+              "return rows<D>(tensor, Strides{Q.sequence, Q.row, Q.row}, sequence, head, row);"),
 )  # fmt: skip
 IN_MMA = (
     *planted(
@@ -82,7 +85,7 @@ MUTANTS = (
         "fa2", "strides of heads and rows exchanged in K", _TYPES, "attention/fa2/numba_kernel.py",
         (
             (
-                (_OF_K, "return rows(tensor, Strides{K.sequence, K.row, K.head}, sequence, head, row);"),
+                (_OF_K, "return rows<D>(tensor, Strides{K.sequence, K.row, K.head}, sequence, head, row);"),
                 ("K[batch, kv_head]", "K[batch, :, kv_head]"),
             ),
         ),
@@ -100,7 +103,7 @@ MUTANTS = (
         "fa2", "rows of O written as one run", *_TILES,
         (
             (
-                (_STORED[0], "narrow(tile[place(e)], target.first + e);"),
+                (_STORED[0], "narrow(tile[place<WIDTH>(e)], target.first + e);"),
                 (_STORED[1], "target[first_row, e] = narrow(tile.flat[place(e)])"),
             ),
         ),
@@ -109,7 +112,8 @@ MUTANTS = (
         "fa2", "an element written behind every row", *_TILES,
         (
             (
-                (_STORED[0], "for (int n = 0; n <= (e % D == D - 1); ++n) narrow(tile[place(e)], target.at(e) + n);"),
+                (_STORED[0], "for (int n = 0; n <= (e % WIDTH == WIDTH - 1); ++n) "
+                             "narrow(tile[place<WIDTH>(e)], target.at(e) + n);"),
                 (_STORED[1], f"{_STORED[1]}\n                if e % D == D - 1:\n"
                              "                    target[first_row + e // D, D] = narrow(tile.flat[place(e)])"),
             ),

@@ -121,7 +121,7 @@ _SPLITS = (
     _in_splits("entries of the table not waited for",
                "= entries[at];\n    }\n    __syncthreads();", "= entries[at];\n    }", sanitize=True),
     _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
-    _in_splits("last page past the length", "keys.end - copied_key, lane);", "BC, lane);", file=SPLIT),
+    _in_splits("last page past the length", "end = keys.end - copied_key;", "end = BC;", file=SPLIT),
     _in_splits("length rounded up to pages", "kv_len = found.kv_len;",
                "kv_len = (found.kv_len + PAGE - 1) / PAGE * PAGE;"),
     _in_splits("length of another sequence", "__shfl_sync(0xffffffff, length, at);",

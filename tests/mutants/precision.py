@@ -23,8 +23,8 @@ MUTANTS = (
          "                    S[i, j] = widen(narrow(S[i, j]))\n            seen_here ="),
         (None, ("import THREADS, ", "import THREADS, conversions, ")),
         (None,
-         ("    _, store_tile = layout_copies(D, dtype, aligned)\n",
-          "    _, store_tile = layout_copies(D, dtype, aligned)\n    _, widen, narrow = conversions(dtype)\n")),
+         ("    _, store_tile = layout_copies(DV, dtype, aligned)\n",
+          "    _, store_tile = layout_copies(DV, dtype, aligned)\n    _, widen, narrow = conversions(dtype)\n")),
     ),
     *in_tiles(
         "fa1", "powers of 2 in the place of e",

@@ -80,7 +80,7 @@ _ROWS_AND_KEYS = (
     _in_runs("first tile of a window unmasked", "k >= from[i] && k < to", "k < to"),
     _in_kernel("first tile of a window skipped", "(key + BC <= first ||", "(key < first ||"),
     _in_kernel("keys of the second of two heads skipped", "key >= low_end && key + keys", "key + keys"),
-    _in_split("keys beyond the last copied", "keys.end - copied_key, lane);", "BC, lane);"),
+    _in_split("keys beyond the last copied", "end = keys.end - copied_key;", "end = BC;"),
     _in_kernel(
         "every warp begins with the first tile", "next_seen(split_first + warp * BC);", "next_seen(split_first);"
     ),

@@ -8,7 +8,9 @@ from tests.mutants.patching import Mutant
 from tests.mutants.planting import Replacement, in_cuda_of_mma, in_kernel, in_output, in_plan, in_products, planted
 
 _ALGORITHM = "fa2-mma"
-_LAST_LINES_OF_STORES = "\n        store_unit(target + e * UNIT, tile + place(e));\n    }\n}\n\n// The same by one warp"
+_LAST_LINES_OF_STORES = (
+    "\n        store_unit<UNIT>(target + e * UNIT, tile + place<WIDTH>(e));\n    }\n}\n\n// The same by one warp"
+)
 _OUTPUT, _VISITS = "attention/fa2_mma/output.cuh", "attention/fa2_mma/visits.cuh"
 _PRODUCTS = "attention/fa2_mma/products.cuh"
 
@@ -99,7 +101,7 @@ _SWIZZLE = (
     *_in_tiles(
         "written in a swizzle of four rows, read in one of eight",
         (
-            "return swizzled<ROW_BYTES>(e / UNITS, element / CHUNK) +",
+            "return swizzled<row_bytes(WIDTH)>(e / UNITS, element / CHUNK) +",
             "return e / UNITS * ROW_BYTES + (element / CHUNK ^ e / UNITS % 4) * CHUNK_BYTES +",
         ),
         (
@@ -128,8 +130,8 @@ _ZEROS = (
     *_in_tiles(
         "rows beyond the last left as they were",
         (
-            "            copy_async<UNIT_BYTES>(shared_address(tile) + place(e), source +",
-            "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place(e), source +",
+            "            copy_async<UNIT_BYTES>(shared_address(tile) + place<WIDTH>(e), source +",
+            "            if (valid) copy_async<UNIT_BYTES>(shared_address(tile) + place<WIDTH>(e), source +",
         ),
         (
             "                copy_unit(tile + at, mine + uint64(further * UNIT_BYTES), further < left)",
@@ -140,8 +142,8 @@ _ZEROS = (
     ),
     *_here(
         "what rows are padded with not zeroed",
-        ("if constexpr (D % 16 != 0) {", "if constexpr (false) {"),
-        ("        if D % 16 != 0:", "        if False:"),
+        ("if constexpr (D % 16 != 0 || DV % 16 != 0) {", "if constexpr (false) {"),
+        ("        if D % 16 != 0 or DV % 16 != 0:", "        if False:"),
     ),
     *_in_tiles(
         "one unit too many stored",
@@ -155,7 +157,7 @@ _ZEROS = (
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "            wait_for_oldest()\n"
 _REFILL_CUDA = "        copy_keys(n + (STAGES - 1) * Visits::NEXT, STAGES - 1);\n"
 _REFILL_NUMBA = (
-    "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
+    "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(KV_BYTES))\n"
     "            ahead = int32(first_key + (STAGES - 1) * BC)\n"
     "            copy_keys(free_tile, K_head, V_head, K_stride, V_stride, ahead, end_key, kv_len)\n"
 )
@@ -345,7 +347,7 @@ _MASKS = (
     ),
     *_here(
         "V ahead of the window not looked at",
-        ("vote<!ONE_BODY>(poisoned)", "vote<!ONE_BODY>(poisoned && seen.first(0, 0) <= 0)"),
+        ("vote<!Forms::one_body>(poisoned)", "vote<!Forms::one_body>(poisoned && seen.first(0, 0) <= 0)"),
         (
             "if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):",
             "if int32(first_key + BC) > seen_to and seen_to < kv_len:",
@@ -353,12 +355,12 @@ _MASKS = (
     ),
     *_here(
         "V behind the mask not looked at",
-        ("multiply_Q_Kt<MASKED>(", "multiply_Q_Kt<false>("),
+        ("multiply_Q_Kt<MASKED, Forms::sums>(", "multiply_Q_Kt<false, Forms::sums>("),
         ("cuda.syncthreads_or(copied_not_finite(V_tile, BC))", "cuda.syncthreads_or(0)"),
     ),
     *_here(
         "V of the first tile on the diagonal not looked at",
-        ("vote<!ONE_BODY>(poisoned)", "vote<!ONE_BODY>(poisoned && seen.end(0, 0) <= 0)"),
+        ("vote<!Forms::one_body>(poisoned)", "vote<!Forms::one_body>(poisoned && seen.end(0, 0) <= 0)"),
         ("(int32(first_key + BC) > seen_to and", "(first_key > seen_to and"),
     ),
     *planted(
@@ -368,21 +370,21 @@ _MASKS = (
         "attention/fa2_mma/numba_products.py",
         (
             (
-                ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen_here);\n", ""),
+                ("        add_not_finite(rows.O, P, V_tile + key * V_ROW_BYTES, seen_here);\n", ""),
                 ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
             ),
         ),
     ),
     in_cuda_of_mma(
         "V looked at in the first step of elements alone",
-        "if constexpr (LOOKS_AT_V) {",
-        "if (LOOKS_AT_V && k == 0) {",
+        "if (k < TD / 2) look_at_V(",
+        "if (k == 0) look_at_V(",
         file=_PRODUCTS,
     ),
     in_cuda_of_mma(
         "V looked at under the first 16 keys alone",
-        "if constexpr (LOOKS_AT_V) {",
-        "if (LOOKS_AT_V && j == 0) {",
+        "if (k < TD / 2) look_at_V(",
+        "if (k < TD / 2 && j == 0) look_at_V(",
         file=_PRODUCTS,
     ),
     in_cuda_of_mma(
@@ -405,7 +407,7 @@ _MASKS = (
     *_here(
         "rows of the first of the heads that start side by side for all",
         ("head_index = blockIdx.z * gridDim.x + blockIdx.x;", "head_index = blockIdx.z * gridDim.x;"),
-        ("first = (uint64(head_index_across())", "first = (uint64(uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x))"),
+        ("first = uint64(head_index_across())", "first = uint64(uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x))"),
     ),
 )
 

@@ -203,9 +203,9 @@ def test_unrolled_loops_keep_an_array_in_registers():
 def test_the_kernel_can_be_cached():
     tile = default_tile(64)
     chosen = in_numba(Problem(head_dim=64), tile.Br, tile.Bc, threads=32 * tile.warps)
-    identity = function_identity(fa2_mma_kernel(64, tile, "float16", False, (), chosen, True))
+    identity = function_identity(fa2_mma_kernel(64, 64, tile, "float16", False, (), chosen, True))
     assert identity is not None
-    assert identity != function_identity(fa2_mma_kernel(64, tile, "bfloat16", False, (), chosen, True))
+    assert identity != function_identity(fa2_mma_kernel(64, 64, tile, "bfloat16", False, (), chosen, True))
 
 
 @pytest.mark.thorough

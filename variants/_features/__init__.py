@@ -193,6 +193,12 @@ def rows_aligned_to(problem: Problem) -> int | None:
     return None if problem.layout.is_dense else problem.row_alignment_bytes // problem.itemsize_bytes
 
 
+# --- Rows of V --------------------------------------------------------------------------------------------------------
+
+V_WIDTH_FEATURE = "v_head_dim"
+"""Feature in `takes` of a variant whose kernels take rows of V and O that are not as long as those of Q and K."""
+
+
 # --- Numba ------------------------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,13 @@
 // parameter of that type. Elements of a row are adjacent in every layout.
 //
 //     const auto K_head = layout.K_rows(K, number, batch, head, row);   // the rows of a head from `row` on
-//     rows_from(K_head, first_key)                                      // of these, the ones from first_key on
+//     rows_from<D>(K_head, first_key)                                   // of these, the ones from first_key on
 //
 // The result is a pointer if rows lie one after the other, and else StridedRows; functions that move tiles take either. Numba
 // passes arrays that know their strides, so that its kernels need no such type. `number` is that of the row among the rows of
-// all heads and sequences.
+// all heads and sequences. Rows of Q and K have D elements, rows of V and O have DV.
 
-// Tensors are (batch, heads, rows, D), C-contiguous.
+// Tensors are (batch, heads, rows, D or DV), C-contiguous.
 struct DenseLayout {
     template <typename T> __device__ __forceinline__ T *Q_rows(T *Q, size_t number, unsigned, unsigned, int) const
     {
@@ -20,26 +20,29 @@ struct DenseLayout {
     }
     template <typename T> __device__ __forceinline__ T *V_rows(T *V, size_t number, unsigned, unsigned, int) const
     {
-        return V + number * D;
+        return V + number * DV;
     }
     template <typename T> __device__ __forceinline__ T *O_rows(T *O, size_t number, unsigned, unsigned, int) const
     {
-        return O + number * D;
+        return O + number * DV;
     }
 };
 
-template <typename T> __device__ __forceinline__ T *rows_from(T *rows, int number) { return rows + (size_t)number * D; }
+template <int WIDTH, typename T> __device__ __forceinline__ T *rows_from(T *rows, int number)
+{
+    return rows + (size_t)number * WIDTH;
+}
 
-// Rows that begin `stride` elements apart, each at a multiple of ALIGNED elements.
-template <typename T, int ALIGNED> struct StridedRows {
+// Rows of WIDTH elements that begin `stride` elements apart, each at a multiple of ALIGNED elements.
+template <typename T, int ALIGNED, int WIDTH> struct StridedRows {
     T *first;
     long long stride;
     // Element e of a run of rows.
-    __device__ __forceinline__ T *at(unsigned e) const { return first + e / D * stride + e % D; }
+    __device__ __forceinline__ T *at(unsigned e) const { return first + e / WIDTH * stride + e % WIDTH; }
 };
 
-template <typename T, int ALIGNED>
-__device__ __forceinline__ StridedRows<T, ALIGNED> rows_from(const StridedRows<T, ALIGNED> &rows, int number)
+template <int WIDTH, typename T, int ALIGNED>
+__device__ __forceinline__ StridedRows<T, ALIGNED, WIDTH> rows_from(const StridedRows<T, ALIGNED, WIDTH> &rows, int number)
 {
     return {rows.first + number * rows.stride, rows.stride};
 }
@@ -53,30 +56,30 @@ struct Strides {
 template <int ALIGNED> struct StridedLayout {
     Strides Q, K, V, O;
 
-    template <typename T>
-    static __device__ __forceinline__ StridedRows<T, ALIGNED> rows(T *tensor, const Strides &strides, unsigned sequence,
-                                                                   unsigned head, int row)
+    template <int WIDTH, typename T>
+    static __device__ __forceinline__ StridedRows<T, ALIGNED, WIDTH> rows(T *tensor, const Strides &strides,
+                                                                          unsigned sequence, unsigned head, int row)
     {
         return {tensor + sequence * strides.sequence + head * strides.head + row * strides.row, strides.row};
     }
     template <typename T>
     __device__ __forceinline__ auto Q_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
     {
-        return rows(tensor, Q, sequence, head, row);
+        return rows<D>(tensor, Q, sequence, head, row);
     }
     template <typename T>
     __device__ __forceinline__ auto K_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
     {
-        return rows(tensor, K, sequence, head, row);
+        return rows<D>(tensor, K, sequence, head, row);
     }
     template <typename T>
     __device__ __forceinline__ auto V_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
     {
-        return rows(tensor, V, sequence, head, row);
+        return rows<DV>(tensor, V, sequence, head, row);
     }
     template <typename T>
     __device__ __forceinline__ auto O_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
     {
-        return rows(tensor, O, sequence, head, row);
+        return rows<DV>(tensor, O, sequence, head, row);
     }
 };

@@ -58,37 +58,47 @@ class MmaTile(Tile):
         """Blocks that share a multiprocessor at least."""
         return max(1, WARPS_PER_SM // self.warps)
 
-    def shared_bytes(self, head_dim: int) -> int:
-        """Q_i, and `stages` times K_j and V_j."""
+    def shared_bytes(self, head_dim: int, v_width: int | None = None) -> int:
+        """Q_i and later O_i, and `stages` times K_j and V_j.
+
+        Rows of V and O have `v_width` elements, or `head_dim` if it is None.
+        """
         row_bytes = LINE_BYTES * blocks(head_dim, LINE_ELEMENTS)
-        return int((self.Br + 2 * self.stages * self.Bc) * row_bytes)
+        v_row_bytes = LINE_BYTES * blocks(v_width or head_dim, LINE_ELEMENTS)
+        return int(self.Br * max(row_bytes, v_row_bytes) + self.stages * self.Bc * (row_bytes + v_row_bytes))
 
     @property
     def limits_bytes(self) -> int:
         """What each row sees, where that is kept on chip: its first key and the end."""
         return 2 * 4 * self.Br
 
-    def part(self, head_dim: int) -> int:
-        """Elements of S and O, padded to whole fragments, that a thread holds."""
-        padded = FRAGMENT * blocks(head_dim, FRAGMENT)
+    def part(self, v_width: int) -> int:
+        """Elements of S and O, padded to whole fragments, that a thread holds. Rows of O have `v_width` elements."""
+        padded = FRAGMENT * blocks(v_width, FRAGMENT)
         return int(self.Br * (self.Bc + padded) // (32 * self.warps))
 
 
 def mma_tile_space(
-    head_dim: int, default: MmaTile, spans: bool = False, noted_bytes: Callable[[MmaTile], int] = lambda tile: 0
+    head_dim: int,
+    default: MmaTile,
+    spans: bool = False,
+    noted_bytes: Callable[[MmaTile], int] = lambda tile: 0,
+    v_width: int | None = None,
 ) -> list[dict[str, int]]:
     """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`.
 
-    With `spans`, what rows see is kept on chip besides, and `noted_bytes` of a mask that is no run.
+    Rows of V and O have `v_width` elements, or `head_dim` if it is None. With `spans`, what rows see is kept on chip
+    besides, and `noted_bytes` of a mask that is no run.
     A third stage, which costs shared memory alone, is a choice for the default's sizes.
     """
 
-    largest_part = max(LARGEST_PART, default.part(head_dim))
+    of_O = v_width or head_dim
+    largest_part = max(LARGEST_PART, default.part(of_O))
 
     def fits(tile: MmaTile) -> bool:
         kept = noted_bytes(tile) + (tile.limits_bytes if spans else 0)
-        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(head_dim) + kept + RESERVED_BYTES)
-        return tile.part(head_dim) <= largest_part and shared_bytes <= SHARED_BYTES_PER_SM
+        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(head_dim, v_width) + kept + RESERVED_BYTES)
+        return tile.part(of_O) <= largest_part and shared_bytes <= SHARED_BYTES_PER_SM
 
     sizes = [MmaTile(Br, Bc, warps, stages=2) for Br, warps in SHARES for Bc in BC_CHOICES]
     others = (tile for tile in (replace(default, stages=3), *sizes) if tile != default and fits(tile))

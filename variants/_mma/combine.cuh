@@ -6,7 +6,7 @@
 
 constexpr int MOST_COMBINE_WARPS = 16;
 constexpr int SHARE = 16;
-constexpr int PARTS = (D + 31) / 32;                     // elements of O per lane
+constexpr int PARTS = (DV + 31) / 32;                    // elements of O per lane
 constexpr int AT_ONCE = PARTS <= 4 ? SHARE : SHARE / 4;  // splits whose O are under way together
 static_assert(SHARE <= 32, "each split of a share has a lane");
 
@@ -25,13 +25,13 @@ __device__ __forceinline__ float warp_sum(float x)
 }
 
 // One row of O and its log-sum-exp from so many `splits`, whose l and m lie `stride` apart, from `first_stat` on, and whose O
-// are D times as far from each other. The first warp begins with l and m of a sink, if there is one.
+// are DV times as far from each other. The first warp begins with l and m of a sink, if there is one.
 __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__restrict__ lse,
                                                const float *__restrict__ O_split, const float *__restrict__ l_split,
                                                const float *__restrict__ m_split, size_t first_stat, size_t stride,
                                                int splits, float l, float m)
 {
-    __shared__ float O_warps[MOST_COMBINE_WARPS][D], l_warps[MOST_COMBINE_WARPS], m_warps[MOST_COMBINE_WARPS];
+    __shared__ float O_warps[MOST_COMBINE_WARPS][DV], l_warps[MOST_COMBINE_WARPS], m_warps[MOST_COMBINE_WARPS];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32, warps = blockDim.x / 32;
     float O_row[PARTS] = {};
 #pragma unroll 1
@@ -49,8 +49,8 @@ __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__
 #pragma unroll
                 for (int j = 0; j < PARTS; ++j) {
                     const int e = lane + 32 * j;
-                    const bool is_there = start + s < count && e < D;
-                    O_s[s][j] = is_there ? O_split[(stat + (start + s) * stride) * D + e] : 0.0f;
+                    const bool is_there = start + s < count && e < DV;
+                    O_s[s][j] = is_there ? O_split[(stat + (start + s) * stride) * DV + e] : 0.0f;
                 }
             if (start == 0) {
                 const float m_new = fmaxf(m, warp_max(m_own)), correction = exp_below(m, m_new);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__
 #pragma unroll
     for (int j = 0; j < PARTS; ++j) {
         const int e = lane + 32 * j;
-        if (e < D) O_warps[warp][e] = O_row[j];
+        if (e < DV) O_warps[warp][e] = O_row[j];
     }
     if (lane == 0) {
         l_warps[warp] = l;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__
     for (int w = 0; w < warps; ++w) l += exp_below(m_warps[w], m) * l_warps[w];
     // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-    for (int e = t; e < D; e += blockDim.x) {
+    for (int e = t; e < DV; e += blockDim.x) {
         float sum = 0.0f;
         for (int w = 0; w < warps; ++w) sum += exp_below(m_warps[w], m) * O_warps[w][e];
         O[e] = stored(sum * inverse);

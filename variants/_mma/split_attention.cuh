@@ -32,7 +32,12 @@ template <class Keys> struct Ring {
         if (copied_key < keys.end) {
             const stored *const source = copied % 2 == 0 ? keys.K(copied_key) : keys.V(copied_key);
             const int to = begin + copied % SLOTS * SLOT_BYTES;
-            copy_tile<32>(to, source, keys.skipped(copied_key), keys.end - copied_key, lane);
+            const int first = keys.skipped(copied_key), end = keys.end - copied_key;
+            if (D == DV || copied % 2 == 0) {
+                copy_tile<32>(to, source, first, end, lane);
+            } else {
+                copy_tile<32, DV>(to, source, first, end, lane);
+            }
         }
         commit_copies();
         if (copied++ % 2 == 1) copied_key = keys.tile_after(copied_key);
@@ -133,7 +138,7 @@ __device__ __forceinline__ float shared_O(int e)
 {
     float sum = 0.0f;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / D, e % D);
+    for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / DV, e % DV);
     return sum;
 }
 
@@ -159,7 +164,7 @@ __device__ __forceinline__ void put_warps_together(const Rows &own, float *O_spl
     share_rows(own);
     const int t = threadIdx.x;
 #pragma unroll 1
-    for (int e = t; e < rows * D; e += THREADS) O_split[e] = shared_O(e);
+    for (int e = t; e < rows * DV; e += THREADS) O_split[e] = shared_O(e);
     if (t < rows) {
         l_split[t] = shared_l(t);
         m_split[t] = shared_m(t);
@@ -189,6 +194,7 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
 
     // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
     const unsigned by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+    const unsigned V_by_row = shared_address(shared) + swizzled<V_ROW_BYTES>(lane % 16, lane / 16);
     const unsigned by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
     Rows own = {{}, {}, {maximum.first_m(), maximum.first_m()}};
 #pragma unroll 1
@@ -208,7 +214,7 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
         // O = O + P V.
         ring.wait_for_slot();
         if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {
-            add_P_V(own.O, S, by_row + ring.slot);
+            add_P_V(own.O, S, V_by_row + ring.slot);
         } else {
             add_P_V_where_seen(own.O, S, ring.slot, seen_here, lane);
         }

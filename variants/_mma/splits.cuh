@@ -1,18 +1,22 @@
 // A split of keys on tensor cores: 16 rows of queries meet tiles of 16 keys, each warp its own, in a ring of slots in
 // shared memory. _features/scores.cuh and mma.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block), SLOTS (tiles of K or V that a
-// warp has room for).
+// Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), SPLIT (keys per split), WARPS (per block),
+// SLOTS (tiles of K or V that a warp has room for). If DV is not D, D is a multiple of 16: a slot has K after V, and nothing
+// may be left of V where K ends.
 
 constexpr int BR = 16;  // rows of queries
 constexpr int BC = 16;  // keys per tile: what one product sums over
 constexpr int THREADS = 32 * WARPS;
-constexpr int STEPS = (D + 15) / 16;  // a row in pieces of 16 elements, zeros after the last
-constexpr int TD = 2 * STEPS;         // O in tiles of 8 elements
-constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row in shared memory
-constexpr int SLOT_BYTES = BC * ROW_BYTES;
+constexpr int STEPS = (D + 15) / 16;  // a row of Q or K in pieces of 16 elements, zeros after the last
+constexpr int V_STEPS = (DV + 15) / 16;  // a row of V or O
+constexpr int TD = 2 * V_STEPS;  // O in tiles of 8 elements
+constexpr int ROW_BYTES = (D + 63) / 64 * 128;  // of a row of Q or K in shared memory
+constexpr int V_ROW_BYTES = (DV + 63) / 64 * 128;
+constexpr int SLOT_BYTES = BC * (ROW_BYTES < V_ROW_BYTES ? V_ROW_BYTES : ROW_BYTES);
 constexpr int RING_BYTES = SLOTS * SLOT_BYTES;
 static_assert(SPLIT % (BC * WARPS) == 0, "splits are whole tiles of every warp");
+static_assert(D == DV || D % 16 == 0, "K fills what products read of a slot that had V");
 static_assert(SLOTS >= 3, "two slots are filled while one is read, and two hold a warp's O at the end");
 
 // In shared memory: the warps' rings, then Q, then l and m of each row from each warp. At the end, each warp's O lies
@@ -20,27 +24,27 @@ static_assert(SLOTS >= 3, "two slots are filled while one is read, and two hold 
 extern __shared__ __align__(128) unsigned char shared[];
 constexpr int Q_TILE = WARPS * RING_BYTES;
 constexpr int L_ROWS = Q_TILE + SLOT_BYTES, M_ROWS = L_ROWS + WARPS * BR * (int)sizeof(float);
-constexpr int LD = ROW_BYTES / 2;  // floats per row of O
+constexpr int LD = V_ROW_BYTES / 2;  // floats per row of O
 
 // S and O as products leave them: [n][e] is row g + 8 (e / 2), column 8 n + 2 q + e % 2, g = lane / 4, q = lane % 4.
 typedef float ScoreTile[2][4];
 typedef float Output[TD][4];
 
-// What one thread copies at once: as much as rows of D elements keep aligned.
-constexpr int UNIT = D % 8 == 0 ? 8 : D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
-constexpr int UNITS = D / UNIT;  // per row
+// What one thread copies at once: as much as rows of `width` elements keep aligned.
+__device__ constexpr int unit_over(int width) { return width % 8 == 0 ? 8 : width % 4 == 0 ? 4 : width % 2 == 0 ? 2 : 1; }
 
-// Rows from `first` to before `end` of global memory, which lie one after the other -> a tile of 16 in shared memory,
+// Rows of ELEMENTS elements from `first` to before `end` of global memory, which lie one after the other -> a tile of 16 in shared memory,
 // zeros above and below: a zero weight times what was there before could be NaN. This is `lane` of LANES threads;
 // neighbours copy neighbouring units.
-template <int LANES>
+template <int LANES, int ELEMENTS = D>
 __device__ __forceinline__ void copy_tile(int tile, const stored *source, int first, int end, int lane)
 {
+    constexpr int UNIT = unit_over(ELEMENTS), UNITS = ELEMENTS / UNIT, PITCH = (ELEMENTS + 63) / 64 * 128;
 #pragma unroll(UNIT == 8 ? BC * UNITS / LANES + 1 : 2)
     for (int start = 0; start < BC * UNITS; start += LANES) {
         const int unit = start + lane, row = unit / UNITS, element = unit % UNITS * UNIT;
         if (BC * UNITS % LANES != 0 && unit >= BC * UNITS) break;
-        const int to = tile + swizzled<ROW_BYTES>(row, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
+        const int to = tile + swizzled<PITCH>(row, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
         const bool wanted = row >= first && row < end;
         if constexpr (UNIT > 1) {
             copy_async<UNIT * (int)sizeof(stored)>(shared_address(shared) + to, source + unit * UNIT, wanted);
@@ -76,7 +80,7 @@ __device__ __forceinline__ void add_P_V(Output &O, const ScoreTile &P, unsigned 
     const unsigned p[4] = {packed(P[0][0], P[0][1]), packed(P[0][2], P[0][3]), packed(P[1][0], P[1][1]),
                            packed(P[1][2], P[1][3])};
 #pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
+    for (int s = 0; s < V_STEPS; ++s) {
         unsigned v[4];
         load_matrices_transposed(v, chunks_further(V_lane, 2 * s));
         multiply_add(O[2 * s], p, v[0], v[1]);
@@ -100,7 +104,7 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, const ScoreTile &P
         }
 #pragma unroll
         for (int n = 0; n < TD; ++n) {
-            const int at = V_tile + swizzled<ROW_BYTES>(k, n) + lane % 4 * 4;
+            const int at = V_tile + swizzled<V_ROW_BYTES>(k, n) + lane % 4 * 4;
             const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
 #pragma unroll
             for (int i = 0; i < 2; ++i) {

@@ -61,10 +61,14 @@ def splits_kernel(
     return raw_kernel(folder, name, options, common, using, parts=parts)
 
 
-def split_sizes(head_dim: int, split: int) -> dict[str, int]:
-    """The compile-time parameters of splits.cuh, and of kernels that it is put before."""
-    sizes = {"D": head_dim, "SPLIT": split, "WARPS": WARPS}
-    return sizes | {"SLOTS": slots(head_dim), "BLOCKS_PER_SM": blocks_per_sm(head_dim)}
+def split_sizes(head_dim: int, split: int, v_width: int | None = None) -> dict[str, int]:
+    """The compile-time parameters of splits.cuh, and of kernels that it is put before.
+
+    Rows of V and O have `v_width` elements, or `head_dim` if it is None.
+    """
+    sizes = {"D": head_dim, "DV": v_width or head_dim, "SPLIT": split, "WARPS": WARPS}
+    longest = max(head_dim, v_width or head_dim)
+    return sizes | {"SLOTS": slots(longest), "BLOCKS_PER_SM": blocks_per_sm(longest)}
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
@@ -78,7 +82,7 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 
 def slots(head_dim: int) -> int:
-    """Tiles of keys or values that a warp has room for."""
+    """Tiles of keys or values that a warp has room for. Here and below, `head_dim` is the length of the longest row."""
     return min(max(RING_BYTES // (WARPS * _slot_bytes(head_dim)), FEWEST_SLOTS), MOST_SLOTS)
 
 

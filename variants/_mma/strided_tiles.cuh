@@ -2,21 +2,22 @@
 // functions for runs. Lanes have the same elements of a tile here as there, or fewer at once where rows are aligned to fewer.
 // The Numba twin is numba_strided_tiles.py.
 
-// How rows that begin at multiples of ALIGNED elements are copied.
-template <int ALIGNED> struct StridedUnits {
-    static constexpr int UNIT = ALIGNED < ::UNIT ? ALIGNED : ::UNIT, BYTES = UNIT * (int)sizeof(stored), PER_ROW = D / UNIT;
+// How rows of WIDTH elements that begin at multiples of ALIGNED elements are copied.
+template <int ALIGNED, int WIDTH> struct StridedUnits {
+    static constexpr int UNIT = ALIGNED < unit_over(WIDTH) ? ALIGNED : unit_over(WIDTH);
+    static constexpr int BYTES = UNIT * (int)sizeof(stored), PER_ROW = WIDTH / UNIT;
     static __device__ __forceinline__ int row(int e) { return e / PER_ROW; }
     static __device__ __forceinline__ int column(int e) { return e % PER_ROW * UNIT; }
     static __device__ __forceinline__ unsigned place(int e)
     {
-        return swizzled<ROW_BYTES>(row(e), column(e) / CHUNK) + column(e) % CHUNK * (int)sizeof(stored);
+        return swizzled<row_bytes(WIDTH)>(row(e), column(e) / CHUNK) + column(e) % CHUNK * (int)sizeof(stored);
     }
 };
 
-template <int EXTENT, bool ANEW = false, int ALIGNED>
-__device__ __forceinline__ void copy_tile(unsigned char *tile, StridedRows<const stored, ALIGNED> source, int rows)
+template <int EXTENT, bool ANEW = false, int WIDTH = D, int ALIGNED>
+__device__ __forceinline__ void copy_tile(unsigned char *tile, StridedRows<const stored, ALIGNED, WIDTH> source, int rows)
 {
-    using Units = StridedUnits<ALIGNED>;
+    using Units = StridedUnits<ALIGNED, WIDTH>;
 #pragma unroll 1
     for (int e = threadIdx.x; e < EXTENT * Units::PER_ROW; e += THREADS) {
         const bool valid = Units::row(e) < rows;
@@ -30,10 +31,10 @@ __device__ __forceinline__ void copy_tile(unsigned char *tile, StridedRows<const
 }
 
 // By LANES threads, of which this one is number `t`.
-template <int LANES, int EXTENT, int ALIGNED>
-__device__ __forceinline__ void store_strided(StridedRows<stored, ALIGNED> target, const unsigned char *tile, int rows, int t)
+template <int LANES, int EXTENT, int ALIGNED, int WIDTH>
+__device__ __forceinline__ void store_strided(StridedRows<stored, ALIGNED, WIDTH> target, const unsigned char *tile, int rows, int t)
 {
-    using Units = StridedUnits<ALIGNED>;
+    using Units = StridedUnits<ALIGNED, WIDTH>;
 #pragma unroll 1
     for (int e = t; e < EXTENT * Units::PER_ROW; e += LANES) {
         if (Units::row(e) >= rows) break;
@@ -46,14 +47,14 @@ __device__ __forceinline__ void store_strided(StridedRows<stored, ALIGNED> targe
     }
 }
 
-template <int EXTENT, int AT_ONCE = 1, int ALIGNED>
-__device__ __forceinline__ void store_tile(StridedRows<stored, ALIGNED> target, const unsigned char *tile, int rows)
+template <int EXTENT, int AT_ONCE = 1, int WIDTH = D, int ALIGNED>
+__device__ __forceinline__ void store_tile(StridedRows<stored, ALIGNED, WIDTH> target, const unsigned char *tile, int rows)
 {
     store_strided<THREADS, EXTENT>(target, tile, rows, threadIdx.x);
 }
 
-template <int EXTENT, int AT_ONCE = 1, int ALIGNED>
-__device__ __forceinline__ void store_rows_of_warp(StridedRows<stored, ALIGNED> target, const unsigned char *tile, int rows)
+template <int EXTENT, int AT_ONCE = 1, int WIDTH = D, int ALIGNED>
+__device__ __forceinline__ void store_rows_of_warp(StridedRows<stored, ALIGNED, WIDTH> target, const unsigned char *tile, int rows)
 {
     store_strided<32, EXTENT>(target, tile, rows, threadIdx.x % 32);
 }

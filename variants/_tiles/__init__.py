@@ -61,8 +61,10 @@ def blocks(extent: Any, size: int) -> Any:
 
 def unsupported(problem: Problem) -> str | None:
     """Return the reason why no variant with tiles supports the problem, or None."""
-    if problem.head_dim > 256:
-        return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
+    widths = {"head_dim": problem.head_dim, "v_head_dim": problem.v_width}
+    for field, width in widths.items():
+        if width > 256:
+            return f"{field} is {width}; tiles of more than 256 elements per row do not fit shared memory"
     for field in ("heads", "batch"):
         if getattr(problem, field) > MOST_BLOCKS_ALONG_Y:
             return (

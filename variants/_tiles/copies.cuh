@@ -20,22 +20,23 @@ __device__ __forceinline__ void copy_async(float *target, const float *source, b
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below. The rows of a head lie one after the other: the block
-// copies them as one run, STEP elements per thread and copy.
-template <int EXTENT>
+// copies them as one run, STEP elements of a row per thread and copy.
+template <int EXTENT, int WIDTH = D>
 __device__ __forceinline__ void copy_tile(float *tile, const float *source, int rows)
 {
-    constexpr int AT_ONCE = THREADS * STEP, BYTES = STEP * sizeof(float);
+    constexpr int STEP = step_over(WIDTH), AT_ONCE = THREADS * STEP, BYTES = STEP * sizeof(float);
 #pragma unroll 16
-    for (int start = 0; start < EXTENT * D; start += AT_ONCE) {
+    for (int start = 0; start < EXTENT * WIDTH; start += AT_ONCE) {
         const int own = thread_index() * STEP, e = start + own;
-        const int to = AT_ONCE % D == 0 ? place(own) + place(start) : place(e);  // whole rows further: without a division
-        if (EXTENT * D % AT_ONCE == 0 || e < EXTENT * D) copy_async<BYTES>(tile + to, source + e, e < rows * D);
+        // Whole rows further: without a division.
+        const int to = AT_ONCE % WIDTH == 0 ? place<WIDTH>(own) + place<WIDTH>(start) : place<WIDTH>(e);
+        if (EXTENT * WIDTH % AT_ONCE == 0 || e < EXTENT * WIDTH) copy_async<BYTES>(tile + to, source + e, e < rows * WIDTH);
     }
 }
 
 // What is widened passes through registers, and is there at once.
-template <int EXTENT, typename element>
+template <int EXTENT, int WIDTH = D, typename element>
 __device__ __forceinline__ void copy_tile(float *tile, const element *source, int rows)
 {
-    load_tile<EXTENT>(tile, source, rows);
+    load_tile<EXTENT, WIDTH>(tile, source, rows);
 }

@@ -108,12 +108,15 @@ def leading_dimension(D: int) -> int:
 
 
 @functools.cache
-def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None) -> SimpleNamespace:
+def numba_tiles(
+    head_dim: int, tile: Tile, features: NumbaFeatures | None = None, v_width: int | None = None
+) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements.
 
-    Without `features` there are no functions that look at masks or scores.
+    Rows of V and O have `v_width` elements, or `head_dim` if it is None. Without `features` there are no functions that
+    look at masks or scores.
     """
-    D, BR, BC = head_dim, tile.Br, tile.Bc
+    D, DV, BR, BC = head_dim, v_width or head_dim, tile.Br, tile.Bc
     # 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O
     # from ty on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row
     # lies in a quarter of a warp, so its maximum and sum need only shuffles.
@@ -123,19 +126,19 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
     # V, and of Q and P, then take half as many turns.
     TM = -(-BR // TY)  # rows of S and O per thread
     TN = -(-BC // TX)  # keys per thread and row of S
-    TD = -(-D // TX)  # elements per thread and row of O
+    TD = -(-DV // TX)  # elements per thread and row of O
     P_ROWS = TY * TM  # rows of P in shared memory: those beyond Br belong to threads at the edge
 
-    # Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP
+    # Products are limited by how many loads from shared memory they need, so these are as wide as rows allow: STEP
     # elements of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and
     # aligned.
     STEP = step_over(D)
     STEP_P = 4
-    VD = 4 if D % (4 * TX) == 0 else 2 if D % (2 * TX) == 0 else 1
-    # Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows
-    # lies in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp
-    # stores at once.
-    LD = leading_dimension(D)
+    VD = 4 if DV % (4 * TX) == 0 else 2 if DV % (2 * TX) == 0 else 1
+    # Strides of tiles in shared memory, LD of Q and K, and LDV of V and O. They are odd numbers of wide loads, so that
+    # the same column of adjacent rows lies in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of
+    # the 4 rows of P that a warp stores at once.
+    LD, LDV = leading_dimension(D), leading_dimension(DV)
     LP = TX * (TN | 1)
 
     # The rows that the block owns.
@@ -168,7 +171,7 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
 
     @cuda.jit(device=True, forceinline=True)
     def tile_element(j):
-        return element_of(j) if D == TX * TD else min(element_of(j), D - 1)
+        return element_of(j) if DV == TX * TD else min(element_of(j), DV - 1)
 
     # Whether row i and element j of this thread lie in the tile.
     @cuda.jit(device=True, forceinline=True)
@@ -177,7 +180,7 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
 
     @cuda.jit(device=True, forceinline=True)
     def has_element(j):
-        return D == TX * TD or element_of(j) < D
+        return DV == TX * TD or element_of(j) < DV
 
     # What each thread has of O, times a factor -> a tile.
     @cuda.jit(device=True, forceinline=True)
@@ -238,7 +241,7 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
                     O[i, j] += p[i, e] * v
 
     tiles = SimpleNamespace(
-        TM=TM, TN=TN, TD=TD, P_ROWS=P_ROWS, STEP_P=STEP_P, LD=LD, LP=LP,
+        TM=TM, TN=TN, TD=TD, P_ROWS=P_ROWS, STEP_P=STEP_P, LD=LD, LDV=LDV, LP=LP,
         own_rows=own_rows, row_of=row_of, key_of=key_of, element_of=element_of, tile_row=tile_row, tile_key=tile_key,
         tile_element=tile_element, has_row=has_row, has_element=has_element, gather=gather,
         multiply_Q_Kt=multiply_Q_Kt, row_max=row_max, add_p_v=add_p_v,

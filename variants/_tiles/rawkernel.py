@@ -51,7 +51,8 @@ def tiles_kernel(
 
     `sizes`: further compile-time parameters; `copies`: copies.cuh is put before it, too; and so are `headers`.
     """
-    options = (f"-DD={problem.head_dim}", *tile_sizes(tile), *(f"-D{name}={size}" for name, size in sizes.items()))
+    widths = (f"-DD={problem.head_dim}", f"-DDV={problem.v_width}")
+    options = (*widths, *tile_sizes(tile), *(f"-D{name}={size}" for name, size in sizes.items()))
     files, using = declarations(features)
     files = tuple(dict.fromkeys((*stored(problem.dtype), *BELOW_TILES, *files)))
     tiles = (("_tiles", "tiles.cuh"), *(("_tiles", "copies.cuh"),) * copies, *headers)

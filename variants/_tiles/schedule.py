@@ -116,11 +116,17 @@ class Schedule:
         moved = self._moved("K", self.first_keys, self._keys, copy, elements_per_lane)
         return np.repeat(moved, self.problem.group, axis=1)
 
-    def key_and_value_bytes_of_heads(self, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
-        """(S, query heads, T_c): bytes of moving K_j and V_j, as `key_tile_bytes_of_heads`."""
-        if self.problem.layout.is_dense:
+    def key_and_value_bytes_of_heads(
+        self, copy: TileCopy | None = None, elements_per_lane: int = 1, copy_of_V: TileCopy | None = None
+    ) -> Integers:
+        """(S, query heads, T_c): bytes of moving K_j and V_j, as `key_tile_bytes_of_heads`.
+
+        `copy_of_V` is that of V if its rows are not as long as those of K.
+        """
+        if self.problem.layout.is_dense and self.problem.v_head_dim is None:
             return 2 * self.key_tile_bytes_of_heads(copy, elements_per_lane)
-        moved = (self._moved(name, self.first_keys, self._keys, copy, elements_per_lane) for name in "KV")
+        copies = {"K": copy, "V": copy if self.problem.v_head_dim is None else copy_of_V}
+        moved = (self._moved(n, self.first_keys, self._keys, c, elements_per_lane) for n, c in copies.items())
         return np.repeat(sum(moved), self.problem.group, axis=1)
 
     def _moved(
@@ -129,9 +135,9 @@ class Schedule:
         """(S, heads, tiles): bytes of moving tiles of a tensor that begin at these rows and have so many, once each."""
         p = self.problem
         tensor = p.tensor(name)
-        heads, length = tensor.shape[1:3]
+        heads, length, width = tensor.shape[1:]
         if p.layout.is_dense:
-            first, elements = (self._heads(heads) * length + first_rows) * p.head_dim, rows * p.head_dim
+            first, elements = (self._heads(heads) * length + first_rows) * width, rows * width
             if copy is None:
                 return run_bytes(first, elements, p.itemsize_bytes, elements_per_lane)
             return copy.bytes(first, elements)
@@ -139,9 +145,9 @@ class Schedule:
         sequence, head = np.divmod(self._heads(heads), heads)
         first = tensor.first + sequence * of_sequence + head * of_head + first_rows * of_row
         if copy is None:
-            copy = TileCopy(p.head_dim, p.itemsize_bytes, elements_per_lane, pitch_bytes=0, asynchronous=False)
+            copy = TileCopy(width, p.itemsize_bytes, elements_per_lane, pitch_bytes=0, asynchronous=False)
         strided = dataclasses.replace(copy, row_stride_bytes=of_row * p.itemsize_bytes)
-        return strided.bytes(first, rows * p.head_dim)
+        return strided.bytes(first, rows * width)
 
     def limit_bytes(self) -> Integers:
         """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.

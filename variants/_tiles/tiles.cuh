@@ -1,8 +1,9 @@
 // What the algorithms with tiles share: load a tile into shared memory, multiply tiles, reduce over a row, store a tile. The
 // Numba twin of this text is numba_tiles.py: same names, same order.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), BLOCKS_PER_SM (blocks that a
-// multiprocessor has registers for), STEPS_AT_ONCE (steps of Q K^T that are written out one after the other).
+// Compile-time parameters: D (elements per row of Q and K), DV (elements per row of V and O), BR and BC (rows and keys per
+// tile), BLOCKS_PER_SM (blocks that a multiprocessor has registers for), STEPS_AT_ONCE (steps of Q K^T that are written out one
+// after the other). Functions that move a tile take the WIDTH of its rows, which is D unless given.
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
@@ -17,18 +18,22 @@ constexpr int TY = THREADS / TX;
 constexpr int APART = 2;  // lanes from one column to the next
 constexpr int TM = (BR + TY - 1) / TY;  // rows of S and O per thread
 constexpr int TN = (BC + TX - 1) / TX;  // keys per thread and row of S
-constexpr int TD = (D + TX - 1) / TX;   // elements per thread and row of O
+constexpr int TD = (DV + TX - 1) / TX;  // elements per thread and row of O
 constexpr int P_ROWS = TY * TM;         // rows of P in shared memory: those beyond BR belong to threads at the edge
 
-// Products are limited by how many loads from shared memory they need, so these are as wide as D allows: STEP elements
+// How many elements of a row of `width` elements one load brings, and the stride of such rows in shared memory: an odd number of
+// those loads, so that the same column of adjacent rows lies in different banks.
+__device__ constexpr int step_over(int width) { return width % 4 == 0 ? 4 : width % 2 == 0 ? 2 : 1; }
+__device__ constexpr int leading_dimension(int width) { return step_over(width) * (width / step_over(width) | 1); }
+
+// Products are limited by how many loads from shared memory they need, so these are as wide as rows allow: STEP elements
 // of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and aligned.
-constexpr int STEP = D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
+constexpr int STEP = step_over(D);
 constexpr int STEP_P = 4;
-constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
-// Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows lies in
-// different banks. LP is an odd multiple of TX, so that the 4 rows x 8 keys of P that a warp stores at once lie in different
-// banks, too.
-constexpr int LD = STEP * (D / STEP | 1);
+constexpr int VD = DV % (4 * TX) == 0 ? 4 : DV % (2 * TX) == 0 ? 2 : 1;
+// Strides of tiles in shared memory. LD is that of Q and K; that of V and O is leading_dimension(DV). LP is an odd multiple of
+// TX, so that the 4 rows x 8 keys of P that a warp stores at once lie in different banks, too.
+constexpr int LD = leading_dimension(D);
 constexpr int LP = TX * (TN | 1);
 
 __device__ __forceinline__ int thread_index() { return threadIdx.y * TX + threadIdx.x; }
@@ -57,11 +62,11 @@ __device__ __forceinline__ int element_of(int j) { return (j / VD * TX + thread_
 // A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
 __device__ __forceinline__ int tile_row(int i) { return BR == TY * TM ? row_of(i) : min(row_of(i), BR - 1); }
 __device__ __forceinline__ int tile_key(int j) { return BC == TX * TN ? key_of(j) : min(key_of(j), BC - 1); }
-__device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? element_of(j) : min(element_of(j), D - 1); }
+__device__ __forceinline__ int tile_element(int j) { return DV == TX * TD ? element_of(j) : min(element_of(j), DV - 1); }
 
 // Whether row i and element j of this thread lie in the tile.
 __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
-__device__ __forceinline__ bool has_element(int j) { return D == TX * TD || element_of(j) < D; }
+__device__ __forceinline__ bool has_element(int j) { return DV == TX * TD || element_of(j) < DV; }
 
 // Which keys of a tile of `keys` keys each row of this thread sees: counted from the tile's first key, from first[i] to
 // end[i] - 1, of which `pairs` (tile_order.cuh) may hide some.
@@ -96,10 +101,14 @@ __device__ __forceinline__ SeenInTile<AllTiles::Pairs> seen_in_tile(const BlockL
 }
 
 // Where element e of a run of rows lies in a tile, and the one `further` elements after it.
-__device__ __forceinline__ int place(unsigned e) { return e + e / D * (LD - D); }
-__device__ __forceinline__ int place(unsigned e, unsigned further)
+template <int WIDTH = D> __device__ __forceinline__ int place(unsigned e)
 {
-    return THREADS % D == 0 ? place(e) + place(further) : place(e + further);  // whole rows further: without a division
+    return e + e / WIDTH * (leading_dimension(WIDTH) - WIDTH);
+}
+template <int WIDTH = D> __device__ __forceinline__ int place(unsigned e, unsigned further)
+{
+    // Whole rows further: without a division.
+    return THREADS % WIDTH == 0 ? place<WIDTH>(e) + place<WIDTH>(further) : place<WIDTH>(e + further);
 }
 
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
@@ -108,44 +117,45 @@ __device__ __forceinline__ int place(unsigned e, unsigned further)
 // widening waits for the data.
 // All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
 constexpr int AT_ONCE = 16;
-template <int EXTENT, typename element>
+template <int EXTENT, int WIDTH = D, typename element>
 __device__ __forceinline__ void load_tile(float *tile, const element *source, int rows)
 {
 #pragma unroll 1
-    for (int start = 0; start < EXTENT * D; start += AT_ONCE * THREADS) {
+    for (int start = 0; start < EXTENT * WIDTH; start += AT_ONCE * THREADS) {
         const int e = start + thread_index();
         const element *from = source + e;
         element x[AT_ONCE];
 #pragma unroll
-        for (int c = 0; c < AT_ONCE; ++c) x[c] = e + c * THREADS < rows * D ? from[c * THREADS] : element();
+        for (int c = 0; c < AT_ONCE; ++c) x[c] = e + c * THREADS < rows * WIDTH ? from[c * THREADS] : element();
 #pragma unroll
         for (int c = 0; c < AT_ONCE; ++c) {
-            if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {
-                tile[place(e, c * THREADS)] = widen(x[c]);
+            if (EXTENT * WIDTH % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * WIDTH) {
+                tile[place<WIDTH>(e, c * THREADS)] = widen(x[c]);
             }
         }
     }
 }
 
 // The first `rows` rows of a tile -> global memory, as one run.
-template <typename element>
+template <int WIDTH = D, typename element>
 __device__ __forceinline__ void store_tile(element *target, const float *tile, int rows)
 {
 #pragma unroll 1
-    for (int start = 0; start < rows * D; start += THREADS) {
+    for (int start = 0; start < rows * WIDTH; start += THREADS) {
         const int e = start + thread_index();
-        if (e < rows * D) narrow(tile[place(e)], &target[e]);
+        if (e < rows * WIDTH) narrow(tile[place<WIDTH>(e)], &target[e]);
     }
 }
 
 // What each thread has of O, times a factor -> a tile.
 __device__ __forceinline__ void gather(float *tile, const float (&O)[TM][TD], float factor = 1.0f)
 {
+    constexpr int LDV = leading_dimension(DV);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * O[i][j];
+            if (has_row(i) && has_element(j)) tile[row_of(i) * LDV + element_of(j)] = factor * O[i][j];
         }
 }
 
@@ -241,11 +251,12 @@ template <bool LISTED, class Pairs>
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
                                                    int end_key, const SeenInTile<Pairs> &seen)
 {
+    constexpr int LDV = leading_dimension(DV);
 #pragma unroll 1
     for (; k < end_key; ++k) {
         float v[TD];
 #pragma unroll
-        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LD + tile_element(j)];
+        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LDV + tile_element(j)];
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
@@ -273,6 +284,7 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
     const int first_step = (seen.first_by_all + STEP_P - 1) / STEP_P;
     const int end_step = max(first_step, seen.end_by_all / STEP_P);
     add_P_V_where_seen<false>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
+    constexpr int LDV = leading_dimension(DV);
 #pragma unroll 2
     for (int k = STEP_P * first_step; k < STEP_P * end_step; k += STEP_P) {
         float p[TM][STEP_P];
@@ -284,7 +296,7 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
         for (int e = 0; e < STEP_P; ++e)
 #pragma unroll
             for (int j = 0; j < TD; ++j) {
-                const float v = V_tile[(k + e) * LD + tile_element(j)];
+                const float v = V_tile[(k + e) * LDV + tile_element(j)];
 #pragma unroll
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }

@@ -203,6 +203,7 @@ class Visits:
         entry_reads: int,
         *,
         copy: TileCopy | None = None,
+        copy_of_V: TileCopy | None = None,
         reads_ahead: int = 0,
         key_and_value_bytes: Integers | None = None,
         others: int = 0,
@@ -211,10 +212,13 @@ class Visits:
 
         A block of the kernel has so many warps; each reads how many tiles there are, each tile `entry_reads` times, and
         `reads_ahead` besides, and so do `others`, who take no notes. `key_and_value_bytes`: (S, heads that K_j and
-        V_j come for, T_c); those of `copy`, or of loads of one element per lane, unless given.
+        V_j come for, T_c); those of `copy`, or of loads of one element per lane, unless given. `copy_of_V` is that of V
+        if its rows are not as long as those of K.
         """
         s, p = self._schedule, self._problem
-        both = s.key_and_value_bytes_of_heads(copy) if key_and_value_bytes is None else key_and_value_bytes
+        both = key_and_value_bytes
+        if both is None:
+            both = s.key_and_value_bytes_of_heads(copy, copy_of_V=copy_of_V)
         if self._rule is None:
             return int((s.key_visits[:, None] * both).sum()), 0
         visited, all_seen = self.visited, self._rule.seen[1]

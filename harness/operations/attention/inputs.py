@@ -25,12 +25,12 @@ Drawn = tuple[Float64Array, Float64Array, Float64Array]
 def _standard_normal(rng: np.random.Generator, problem: Problem) -> Drawn:
     q = rng.standard_normal(problem.q_shape)
     k = rng.standard_normal(problem.kv_shape)
-    v = rng.standard_normal(problem.kv_shape)
+    v = rng.standard_normal(problem.v_shape)
     return q, k, v
 
 
 def _uniform(rng: np.random.Generator, problem: Problem) -> Drawn:
-    return rng.random(problem.q_shape), rng.random(problem.kv_shape), rng.random(problem.kv_shape)
+    return rng.random(problem.q_shape), rng.random(problem.kv_shape), rng.random(problem.v_shape)
 
 
 def _hot(rng: np.random.Generator, problem: Problem) -> Drawn:
@@ -53,7 +53,7 @@ def _along_one_direction(
     element = math.sqrt(largest_dot / problem.head_dim)
     q = np.broadcast_to(q_factor[..., None] * signs * element, problem.q_shape)
     k = np.broadcast_to(k_factor[..., None] * signs * element, problem.kv_shape)
-    return q, k, rng.standard_normal(problem.kv_shape)
+    return q, k, rng.standard_normal(problem.v_shape)
 
 
 def _positive(value: float) -> float:
@@ -85,7 +85,7 @@ def _negative_scores(rng: np.random.Generator, problem: Problem, mildest: float,
     k_factor = rng.uniform(low, 1, problem.kv_shape[:-1])
     q, k, _ = _along_one_direction(rng, problem, q_factor, k_factor, _dot_for_score(problem, largest))
     # Values away from zero: a kernel that loses every weight gives 0, and 0 must not be close to the answer.
-    return q, k, rng.uniform(1, 2, problem.kv_shape)
+    return q, k, rng.uniform(1, 2, problem.v_shape)
 
 
 _negative = functools.partial(_negative_scores, mildest=120.0, largest=400.0)
@@ -123,7 +123,7 @@ def _offset(rng: np.random.Generator, problem: Problem) -> Drawn:
 
 def _exact(rng: np.random.Generator, problem: Problem) -> Drawn:
     k = rng.standard_normal(problem.kv_shape)
-    return np.zeros(problem.q_shape), k, rng.integers(-8, 9, problem.kv_shape).astype(np.float64)
+    return np.zeros(problem.q_shape), k, rng.integers(-8, 9, problem.v_shape).astype(np.float64)
 
 
 def _repeated(rng: np.random.Generator, problem: Problem) -> Drawn:
@@ -144,7 +144,7 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> Drawn:
     for head in np.ndindex(problem.kv_shape[:2]):
         key = problem.kv_len - 1 - rng.integers(max(1, problem.kv_len // 4))
         poison_v, poison_k = rng.choice(poisons, 2)
-        v[head][key, rng.integers(problem.head_dim)] = poison_v
+        v[head][key, rng.integers(problem.v_width)] = poison_v
         if problem.mask != NO_MASK:
             # Masks hide the key from nearly all rows. Otherwise all columns of all rows would be NaN.
             k[head][key, rng.integers(problem.head_dim)] = poison_k

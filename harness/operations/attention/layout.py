@@ -94,9 +94,8 @@ class Layout:
     def __str__(self) -> str:
         return self.text
 
-    def placements(self, q_shape: Shape, kv_shape: Shape) -> Mapping[str, Placement | None]:
-        """Return where each of `TENSORS` lies; None for an array of its own. Q and O have `q_shape`."""
-        shapes = {"Q": q_shape, "K": kv_shape, "V": kv_shape, "O": q_shape}
+    def placements(self, shapes: Mapping[str, Shape]) -> Mapping[str, Placement | None]:
+        """Return where each of `TENSORS` lies, given their `shapes`; None for an array of its own."""
         if self.is_dense:
             return dict.fromkeys(TENSORS)
         if self.order == STRIDES:
@@ -117,8 +116,14 @@ class Layout:
             found[name] = Placement(buffer, batch * strides[0], first, strides)
         return found
 
-    def why_invalid(self, q_shape: Shape, kv_shape: Shape) -> str | None:
-        """Return the reason why a problem of these shapes cannot have this layout, or None if it can."""
+    def why_invalid(self, shapes: Mapping[str, Shape]) -> str | None:
+        """Return the reason why a problem with these shapes of Q, K, V and O cannot have this layout, or None."""
+        q_shape, kv_shape, v_shape = (shapes[name] for name in QKV.upper())
+        if self.order == QKV and v_shape != kv_shape:
+            return (
+                f"layout {self}: Q, K and V are one tensor, so v_head_dim ({v_shape[3]}) has to be head_dim "
+                f"({kv_shape[3]}); choose another layout, such as {BSHD}"
+            )
         if self.order == QKV and q_shape != kv_shape:
             return (
                 f"layout {self}: Q, K and V are one tensor, so kv_heads ({kv_shape[1]}) has to be heads ({q_shape[1]}) "
@@ -126,16 +131,17 @@ class Layout:
             )
         if self.order != STRIDES:
             return None
-        for (name, strides), shape in zip(self.strides, (q_shape, kv_shape, kv_shape, q_shape)):
+        for name, strides in self.strides:
+            shape = shapes[name]
             if max(strides) > LARGEST_STRIDE:
                 return f"layout: {name} has a stride of {max(strides):,} elements; the most is {LARGEST_STRIDE:,}"
             if overlaps(shape, strides):
                 return f"layout: rows of {name} overlap: strides {strides}, shape {shape}; give each row its own place"
         return None
 
-    def fitted_to(self, q_shape: Shape, kv_shape: Shape) -> Layout:
-        """Return the most similar layout that is valid for these shapes."""
-        return self if self.why_invalid(q_shape, kv_shape) is None else Layout(BSHD, self.gap)
+    def fitted_to(self, shapes: Mapping[str, Shape]) -> Layout:
+        """Return the most similar layout that is valid for these shapes of Q, K, V and O."""
+        return self if self.why_invalid(shapes) is None else Layout(BSHD, self.gap)
 
     def simplified(self) -> Iterator[Layout]:
         """Yield simpler layouts, the simplest first."""

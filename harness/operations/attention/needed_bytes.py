@@ -42,11 +42,13 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
         return 0
     runs = [(first[which], end[which]) for first, end, which in zip(firsts, ends, choosing) if which.any()]
     chosen_from = sum(int(_covered(first, end, problem.kv_len).sum()) for first, end in runs)
-    of_keys = alike * problem.kv_heads_count * problem.head_dim * chosen_from
+    chosen_rows = alike * problem.kv_heads_count * chosen_from
     needed = 0
     factor = (abs(problem.tau) * np.abs(q)).min()
     if factor >= SMALLEST_FACTOR and factor * LARGEST[problem.dtype] > 2 * (most - least):
-        needed += of_keys  # a huge element of K moves all weight of a row to its key, or away from it
+        needed += (
+            chosen_rows * problem.head_dim
+        )  # a huge element of K moves all weight of a row to its key, or away from it
     if all(_differ_within_rows(k, first, end) for first, end in runs):
         needed += alike * problem.heads * problem.head_dim * int(choosing.sum())
     # A huge element of V changes the answer unless its weight is so small that it may be treated as 0.
@@ -59,7 +61,7 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
         largest_sink = inputs["sinks"].max().astype(np.float64)
         smallest_weight *= np.exp(-max(0.0, largest_sink + largest_score + most)) / 2
     if smallest_weight * LARGEST[problem.dtype] > 1e3 * max(1.0, np.abs(v).max()):
-        needed += of_keys
+        needed += chosen_rows * problem.v_width
     return int(needed) * problem.itemsize_bytes
 
 
@@ -84,9 +86,10 @@ def io_bound(problem: Problem, on_chip_bytes: int) -> IoBound:
     chip and the one that holds Q, K, V and O, and algorithms reach that: FlashAttention for M >= d^2 (Dao et al. 2022,
     arXiv 2205.14135, theorem 2: Theta(N^2 d^2 / M) for d <= M <= N d), tiled matrix products below. The papers give no
     constant, so the value is an order of magnitude and must not be compared with counts as a bound. A bound without a
-    constant is the compulsory traffic.
+    constant is the compulsory traffic. If rows of V are not as long as those of Q and K, d is the smaller length: the
+    problem contains one in which all rows have that many elements.
     """
-    d = problem.head_dim
+    d = min(problem.head_dim, problem.v_width)
     M = max(1, on_chip_bytes // problem.itemsize_bytes)
     heads = problem.batch * problem.heads
     scores = heads * problem.q_len * problem.kv_len

@@ -53,7 +53,7 @@ def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
     """Return the whole of a problem of up to `whole_flops`, ignoring masks, or else runs of rows of single heads."""
     p = problem
     heads = p.batch * p.heads
-    each = part_flops(p.kv_len, p.head_dim)
+    each = part_flops(p.kv_len, (p.head_dim + p.v_width) / 2)
     if oracle_flops(heads * p.q_len / ROWS_PER_PART * each, p.q_len) <= whole_flops:
         return (WHOLE,)
     # Rows that see no key are not worth checking.
@@ -82,6 +82,8 @@ def _field_in_words(problem: Problem, name: str) -> list[str]:
         return [said] if problem.dropout else []
     if name == "layout":
         return [] if problem.layout.is_dense else [f"layout {problem.layout}"]
+    if name == "v_head_dim" and problem.v_head_dim is None:
+        return []
     if name == "far":
         return [f"far {in_powers(problem.far)}"] if problem.far else []
     if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
@@ -104,18 +106,19 @@ def _hints(problem: Problem, output: str) -> Hints:
 
 
 def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> Problem:
-    """The problem of Q (batch, heads, q_len, head_dim) and of K and V (batch, kv_heads, kv_len, head_dim).
+    """The problem of Q, K and V, each of shape (batch, heads, rows, elements of a row).
 
     `fields` has what shapes do not say. Raises `UsageError` or `ProblemError` where they do not fit together.
     """
     q, k, v = (arrays[name].shape for name in "QKV")
-    if k != v:
-        raise UsageError(f"K has shape {k} and V {v}; they have to be the same")
+    if k[:3] != v[:3]:
+        raise UsageError(f"K has shape {k} and V {v}; they have to be the same, except for the elements per row")
     if q[0] != k[0]:
         raise UsageError(f"Q has batch {q[0]} and K and V have {k[0]}; they have to be the same")
     if q[3] != k[3]:
-        raise UsageError(f"the rows of Q have {q[3]} elements and those of K and V {k[3]}; they have to be the same")
+        raise UsageError(f"the rows of Q have {q[3]} elements and those of K {k[3]}; they have to be the same")
     sizes = {"batch": q[0], "heads": q[1], "kv_heads": k[1], "q_len": q[2], "kv_len": k[2], "head_dim": q[3]}
+    sizes |= {} if v[3] == k[3] else {"v_head_dim": v[3]}
     return Problem.from_fields({**sizes, "dtype": dtype, **fields})
 
 
@@ -128,7 +131,7 @@ def _require_sweepable(problem: Problem) -> None:
     p = problem
     longest = max(p.q_len, p.kv_len)
     rows = p.batch * p.heads * longest
-    if longest > LARGEST_LENGTH or rows > LARGEST_ROWS or p.head_dim > LARGEST_LENGTH:
+    if longest > LARGEST_LENGTH or rows > LARGEST_ROWS or max(p.head_dim, p.v_width) > LARGEST_LENGTH:
         raise UsageError(
             f"--sweep reaches batch {p.batch}, {p.heads} heads, {p.q_len} x {p.kv_len}, head_dim {p.head_dim}; "
             f"the most is {LARGEST_LENGTH:,} rows, {LARGEST_ROWS:,} over all heads"

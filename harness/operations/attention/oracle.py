@@ -45,7 +45,7 @@ class Block:
     k: Float64Array
     """(b, h, kv_len, head_dim); each key/value head is repeated for its query heads."""
     v: Float64Array
-    """(b, h, kv_len, head_dim), repeated as `k`."""
+    """(b, h, kv_len, v_width), repeated as `k`."""
     visible: Mask
     """(b or 1, h or 1, rows, kv_len): which keys each row sees; 1 if they are the same for all. A key is not visible if
     the mask or a bias of -inf hides it."""
@@ -116,7 +116,8 @@ class Block:
 def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Iterator[Block]:
     """Yield the query rows of the problem, or of a part of it, in blocks, so that memory stays bounded.
 
-    `inputs` has Q of shape (batch, heads, q_len, head_dim), K and V of (batch, kv_heads, kv_len, head_dim).
+    `inputs` has Q of shape (batch, heads, q_len, head_dim), K of (batch, kv_heads, kv_len, head_dim) and V of (batch,
+    kv_heads, kv_len, v_width).
     """
     extents = _part_slices(problem, part)
     for where in _slices(problem, extents):
@@ -216,7 +217,7 @@ def _slices(problem: Problem, extents: tuple[slice, slice, slice]) -> Iterator[t
 def shapes_of(problem: Problem, part: Part) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shapes of O and lse of a part of the problem."""
     rows = tuple(s.stop - s.start for s in _part_slices(problem, part))
-    return (*rows, problem.head_dim), rows
+    return (*rows, problem.v_width), rows
 
 
 def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference[Block]:
@@ -225,7 +226,7 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
     `ScoreRule` changes scores before the mask, and `kept_keys` selects the weights that are not dropped. Rows of which
     the mask or a bias of -inf hides all keys have O = 0, and lse = -inf or the sink. A NaN in a key reaches exactly the
     rows that see the key, even if its weight is dropped, because 0 x NaN is NaN. O has shape (batch, heads, q_len,
-    head_dim), lse (batch, heads, q_len).
+    v_width), lse (batch, heads, q_len).
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
     kept = tuple(blocks_of(problem, inputs, part)) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None
@@ -239,7 +240,7 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
 
 
 def answer_of(block: Block) -> dict[str, Float64Array]:
-    """Compute O, (b, h, rows, head_dim), and lse, (b, h, rows), of one block."""
+    """Compute O, (b, h, rows, v_width), and lse, (b, h, rows), of one block."""
     m = block.largest_scores()
     with np.errstate(invalid="ignore"):
         weights = np.exp(block.scores - m[..., None])

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option
+from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option, require_extents
 from harness.model.spread import FAR, Extent, Spread, elements_apart, in_powers, require_far
 from harness.operations.attention.layout import (
     DENSE,
@@ -35,11 +35,13 @@ from harness.support.override import override
 SCORE_FEATURES = tuple(term.field for term in TERMS)
 """Fields that change scores besides the scale and the mask; also features that a variant may list in `takes`."""
 DROPOUT = "dropout"
+V_HEAD_DIM = "v_head_dim"
+"""Feature of rows of V and O that are longer or shorter than those of Q and K."""
 LAYOUT = "layout"
 """Feature of a layout other than C-contiguous (batch, heads, len, head_dim)."""
 COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
 """Fields of scores and weights that are compile-time parameters of kernels; also features that a variant may list in
-`takes`. `LAYOUT` is one, too."""
+`takes`. `LAYOUT` and `V_HEAD_DIM` are such features, too."""
 SHARES = 2**8
 """`dropout` is a multiple of 1 / SHARES, because random numbers have 8 bits, as in FlashAttention."""
 LARGEST_SEED = 2**64 - 1
@@ -51,9 +53,10 @@ VECTOR_BYTES = 16
 class Problem(ScoreFields):
     """O = softmax(scale * Q K^T + mask) V per (batch, head), after Vaswani et al. 2017, equation 1.
 
-    Q and O have shape (batch, heads, q_len, head_dim), K and V (batch, kv_heads, kv_len, head_dim), all in `dtype`, and
-    `layout` says where their elements lie. Query head h reads key/value head h // (heads // kv_heads). Inputs of score
-    terms and sinks are float32: `bias` of shape `bias_shape`, the others (heads,).
+    Q has shape (batch, heads, q_len, head_dim), K (batch, kv_heads, kv_len, head_dim), V (batch, kv_heads, kv_len,
+    v_width) and O (batch, heads, q_len, v_width), all in `dtype`, and `layout` says where their elements lie; v_width
+    is `v_head_dim`, or `head_dim` if that is None. Query head h reads key/value head h // (heads // kv_heads). Inputs
+    of score terms and sinks are float32: `bias` of shape `bias_shape`, the others (heads,).
 
     Raises `ProblemError` if a field is invalid or the fields contradict each other.
     """
@@ -62,6 +65,9 @@ class Problem(ScoreFields):
     TERMS: ClassVar[tuple[ScoreTerm, ...]] = TERMS
     """All score terms, and sinks, in the order in which they apply."""
 
+    v_head_dim: int | None = option(None, "elements per row of V and O", default_text="same as --head-dim")
+    """Elements per row of V and O; `head_dim` is that of Q and K. None means as many as `head_dim`, and an equal number
+    becomes None, so that a problem has one form."""
     dropout: float = option(
         0.0, "probability with which each weight becomes 0; the others are multiplied by 1 / (1 - P)", metavar="P",
         parse=real_number, default_text="0, none",
@@ -84,6 +90,10 @@ class Problem(ScoreFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.v_head_dim is not None:
+            require_extents(self, "v_head_dim")
+            if self.v_head_dim == self.head_dim:
+                object.__setattr__(self, "v_head_dim", None)
         for term in TERMS:
             object.__setattr__(self, term.field, term.checked(getattr(self, term.field)))
         object.__setattr__(self, "dropout", _share(self.dropout))
@@ -91,7 +101,7 @@ class Problem(ScoreFields):
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
             raise ProblemError(f"dropout_seed is {seed!r}; it has to be a whole number from 0 to 2^64 - 1")
         object.__setattr__(self, "layout", as_layout(self.layout))
-        reason = self.layout.why_invalid(self.q_shape, self.kv_shape)
+        reason = self.layout.why_invalid(self.shapes)
         if reason is not None:
             raise ProblemError(reason)
         require_far(self.far)
@@ -124,15 +134,36 @@ class Problem(ScoreFields):
         return Spread(of(extent.entries), self.far, "batch", extent, of(extent.entries - 1), near)
 
     @property
+    def v_width(self) -> int:
+        """Elements per row of V and O: `v_head_dim` after its default was filled in."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    @property
+    def v_shape(self) -> Shape:
+        """Shape of V."""
+        return (*self.kv_shape[:3], self.v_width)
+
+    @property
+    def o_shape(self) -> Shape:
+        """Shape of O."""
+        return (*self.q_shape[:3], self.v_width)
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Shapes of Q, K, V and O, by name."""
+        return {"Q": self.q_shape, "K": self.kv_shape, "V": self.v_shape, "O": self.o_shape}
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Features that a variant must support (`Variant.takes`): kinds of masks, and `compiled_features`."""
         return (*dict.fromkeys(part.kind for part in self.mask.parts), *self.compiled_features)
 
     @property
     def compiled_features(self) -> tuple[str, ...]:
-        """The features among `COMPILED_FEATURES` and `LAYOUT` that are on."""
+        """The features among `COMPILED_FEATURES`, `LAYOUT` and `V_HEAD_DIM` that are on."""
         layout = () if self.layout.is_dense else (LAYOUT,)
-        return (*self.score_features, *((DROPOUT,) if self.dropout else ()), *layout)
+        width = () if self.v_head_dim is None else (V_HEAD_DIM,)
+        return (*self.score_features, *((DROPOUT,) if self.dropout else ()), *layout, *width)
 
     @property
     def score_features(self) -> tuple[str, ...]:
@@ -173,15 +204,15 @@ class Problem(ScoreFields):
         hidden = () if flashmask is None else (2 * flashmask.spans_per_key, self.kv_len)
         has_spans = not self.mask.runs.is_band
         of_terms = tuple(tensor for term in self.terms for tensor in term.inputs(self))
-        return _tensors(self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, of_terms, self.layout)
+        shapes = tuple(self.shapes.values())
+        return _tensors(shapes, self.dtype, has_spans, grid, hidden, of_terms, self.layout)
 
     @property
     def row_alignment_bytes(self) -> int:
         """The largest power of two, up to 16 bytes, at whose multiples all rows of Q, K, V and O begin."""
-        row_bytes = self.head_dim * self.itemsize_bytes
         if self.layout.is_dense:
-            return math.gcd(VECTOR_BYTES, row_bytes)
-        placements = self.layout.placements(self.q_shape, self.kv_shape)
+            return math.gcd(VECTOR_BYTES, *(width * self.itemsize_bytes for width in (self.head_dim, self.v_width)))
+        placements = self.layout.placements(self.shapes)
         placed = {name: each for name, each in placements.items() if each is not None}
         return alignment_bytes(placed, self.itemsize_bytes, VECTOR_BYTES)
 
@@ -189,7 +220,12 @@ class Problem(ScoreFields):
     @override
     def build_key(self) -> tuple[Hashable, ...]:
         alignment = () if self.layout.is_dense else (self.row_alignment_bytes,)
-        return (self.dtype, self.head_dim, *self.compiled_features, *alignment)
+        return (self.dtype, self.head_dim, *self.compiled_features, *self._other_width, *alignment)
+
+    @property
+    def _other_width(self) -> tuple[int, ...]:
+        """`v_head_dim` if it is not `head_dim`."""
+        return () if self.v_head_dim is None else (self.v_head_dim,)
 
     @property
     @override
@@ -198,20 +234,21 @@ class Problem(ScoreFields):
         axes = (axis for term in self.terms for axis in term.axes(self))
         layout = () if self.layout.is_dense else (self.layout.text,)
         kinds = (self.mask.text, *self.compiled_features, *axes, *layout)
-        return (self.head_dim, self.dtype, *kinds, *(size.bit_length() for size in sizes))
+        return (self.head_dim, *self._other_width, self.dtype, *kinds, *(size.bit_length() for size in sizes))
 
     @property
     def flops(self) -> int:
         """Multiplications and additions of Q K^T and P V, over the keys that each row sees.
 
-        4 d per query row and key, as in FlashAttention's benchmarks (Dao 2023, arXiv 2307.08691, section 4.1), but
-        exact for any mask. The softmax and changes of scores before it are not counted.
+        2 (d + d_v) per query row and key for rows of d elements of Q and K, and d_v of V: with equal ones 4 d, as in
+        FlashAttention's benchmarks (Dao 2023, arXiv 2307.08691, section 4.1), but exact for any mask. The softmax and
+        changes of scores before it are not counted.
         """
         pairs = self.q_len * self.kv_len * self.batch * self.heads
         if self.mask != NO_MASK:
             seen = self.keys_seen
             pairs = int(seen.sum()) * (self.batch * self.heads // len(seen))
-        return 4 * self.head_dim * pairs
+        return 2 * (self.head_dim + self.v_width) * pairs
 
     @property
     @override
@@ -224,10 +261,9 @@ class Problem(ScoreFields):
         rules += [f"dropout {self.dropout:.4g} (seed {self.dropout_seed})"] if self.dropout else []
         rules += [] if self.layout.is_dense else [f"layout {self.layout}"]
         rules += [f"sequences {in_powers(self.far)} elements apart"] if self.far else []
-        return ", ".join(
-            (f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, head_dim {self.head_dim}, {self.dtype}",
-             *rules, f"scale {self.tau:.6g}")
-        )  # fmt: skip
+        widths = f"head_dim {self.head_dim}" + ("" if self.v_head_dim is None else f", v_head_dim {self.v_head_dim}")
+        sizes = f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, {widths}, {self.dtype}"
+        return ", ".join((sizes, *rules, f"scale {self.tau:.6g}"))
 
     @override
     def to_fields(self) -> dict[str, Any]:
@@ -238,6 +274,8 @@ class Problem(ScoreFields):
         fields["layout"] = self.layout.text
         if not self.far:
             del fields["far"]
+        if self.v_head_dim is None:
+            del fields["v_head_dim"]
         return fields | {term.field: term.as_json(fields[term.field]) for term in TERMS}
 
     @override
@@ -264,8 +302,7 @@ class Problem(ScoreFields):
 
 @functools.lru_cache(maxsize=64)
 def _tensors(
-    q_shape: Shape,
-    kv_shape: Shape,
+    shapes: tuple[Shape, Shape, Shape, Shape],
     dtype: str,
     has_spans: bool,
     grid: tuple[int, ...],
@@ -273,20 +310,24 @@ def _tensors(
     of_terms: tuple[Tensor, ...],
     layout: Layout,
 ) -> tuple[Tensor, ...]:
-    """Return the tensors. Cached, because a run of a small problem needs them a dozen times."""
+    """Return the tensors, given the shapes of Q, K, V and O.
+
+    Cached, because a run of a small problem needs them a dozen times.
+    """
+    q_shape, k_shape, v_shape, o_shape = shapes
     rows = ("batch", "head", "row", "column")
     ends = (q_shape[0], q_shape[2])
     runs = (FIRST_KEYS, END_KEYS) if has_spans else ()
-    placed = layout.placements(q_shape, kv_shape)
+    placed = layout.placements(dict(zip("QKVO", shapes)))
     return (
         Tensor("Q", q_shape, dtype, INPUT, rows, placed["Q"]),
-        Tensor("K", kv_shape, dtype, INPUT, rows, placed["K"]),
-        Tensor("V", kv_shape, dtype, INPUT, rows, placed["V"]),
+        Tensor("K", k_shape, dtype, INPUT, rows, placed["K"]),
+        Tensor("V", v_shape, dtype, INPUT, rows, placed["V"]),
         *(Tensor(name, ends, "int32", INPUT, ("batch", "row")) for name in runs),
         *((Tensor(BLOCKS, grid, "int32", INPUT, ("head", "row of blocks", "block")),) if grid else ()),
         *((Tensor(HIDDEN_ROWS, hidden, "int32", INPUT, ("start or end", "key")),) if hidden else ()),
         *of_terms,
-        Tensor("O", q_shape, dtype, OUTPUT, rows, placed["O"]),
+        Tensor("O", o_shape, dtype, OUTPUT, rows, placed["O"]),
         Tensor("lse", q_shape[:3], "float32", OPTIONAL_OUTPUT, rows[:3]),
     )
 

@@ -36,7 +36,7 @@ class Sizes(BaseProblem):
     kv_len: int = option(256, "rows of K and V (default: --seq-len)")
     """Key rows per head."""
     head_dim: int = option(64, "elements per row")
-    """Elements per row of Q, K, V and O."""
+    """Elements per row of Q and K, and of V and O unless a problem has other ones for these."""
     dtype: str = option("float32", ", ".join(NUMPY_DTYPES), metavar="DTYPE", parse=str)
     """Data type of Q, K, V and O: float32, float16 or bfloat16."""
     mask: Mask = option(NO_MASK, MASK_HELP, metavar="MASK", parse=parse_mask)
@@ -135,12 +135,12 @@ class Sizes(BaseProblem):
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:
-        """Shape of Q and of O."""
+        """Shape of Q, and of O if V is as wide as K."""
         return (self.batch, self.heads, self.q_len, self.head_dim)
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:
-        """Shape of K and of V."""
+        """Shape of K, and of V if it is as wide."""
         return (self.batch, self.kv_heads_count, self.kv_len, self.head_dim)
 
     @property

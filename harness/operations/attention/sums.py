@@ -59,7 +59,7 @@ def ordered_sums(
     if problem.dtype != "float32":
         raise UsageError("--order needs float32; leave out --dtype")
     if problem.compiled_features:
-        options = " and ".join(f"--{name}" for name in problem.compiled_features)
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in problem.compiled_features)
         raise UsageError(f"--order needs unmodified scores and weights; leave out {options}")
     tests = _OrderTests(problem, run, known.get("l", ()))
     return (

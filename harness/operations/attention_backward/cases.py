@@ -15,7 +15,7 @@ from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import operation_named
-from harness.operations.attention.problem import LAYOUT
+from harness.operations.attention.problem import LAYOUT, V_HEAD_DIM
 from harness.operations.attention.score_terms import SLOPES
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
@@ -42,10 +42,9 @@ class BackwardBuild(WrappedBuild):
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        """The build with the features that attention's build would have, except for layouts, of which it has one."""
-        return dataclasses.replace(
-            self, forward=self.forward.with_features([name for name in takes if name != LAYOUT], place)
-        )
+        """The build with the features that attention's build would have, except for those of rows, all of one kind."""
+        taken = [name for name in takes if name not in (LAYOUT, V_HEAD_DIM)]
+        return dataclasses.replace(self, forward=self.forward.with_features(taken, place))
 
     @override
     def places_of_features(self, takes: Sequence[str]) -> int:

@@ -35,6 +35,10 @@ class BackwardProblem(Problem):
         super().__post_init__()
         if not self.layout.is_dense:
             raise ProblemError(f"attention-backward takes the layout bhsd only; {self.layout} is not")
+        if self.v_head_dim is not None:
+            raise ProblemError(
+                f"attention-backward takes V as wide as K; v_head_dim is {self.v_head_dim} and head_dim {self.head_dim}"
+            )
         if self.mask.tells_heads_apart:
             raise ProblemError(f"attention-backward takes masks that are the same for all heads; {self.mask} is not")
 

@@ -222,6 +222,11 @@ class PagedProblem(BaseProblem):
         return ELEMENT_BYTES[self.dtype]
 
     @property
+    def v_width(self) -> int:
+        """Elements per row of V and O: as many as of K."""
+        return self.head_dim
+
+    @property
     def q_shape(self) -> tuple[int, int, int, int]:
         """Shape of Q and of O."""
         return (self.sequences, self.heads, self.q_len, self.head_dim)

@@ -108,7 +108,8 @@ def _heights(line: Series) -> list[float]:
 
 _AXIS = {
     "q_len": "q_len (rows)", "kv_len": "kv_len (rows)", "seq_len": "sequence length, q_len = kv_len (rows)",
-    "head_dim": "head_dim (elements per row)", "batch": "batch (sequences)",
+    "head_dim": "head_dim (elements per row)",
+    "v_head_dim": "v_head_dim (elements per row of V)", "batch": "batch (sequences)",
     "Br": "Br (query rows per tile)", "Bc": "Bc (keys per tile)",
 }  # fmt: skip
 

@@ -126,8 +126,8 @@ def test_gradients_take_one_layout():
 
 def test_a_layout_that_does_not_fit_becomes_one_that_does():
     square, grouped = (1, 4, 8, 16), (1, 2, 8, 16)
-    assert Layout("qkv", 8).fitted_to(square, square) == Layout("qkv", 8)
-    assert Layout("qkv", 8).fitted_to(square, grouped) == Layout("bshd", 8)
+    assert Layout("qkv", 8).fitted_to(dict.fromkeys("QKVO", square)) == Layout("qkv", 8)
+    assert Layout("qkv", 8).fitted_to({"Q": square, "K": grouped, "V": grouped, "O": square}) == Layout("bshd", 8)
     assert DRAWN[0] == Layout("bshd") and DENSE not in DRAWN
 
 

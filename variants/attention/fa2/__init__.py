@@ -50,7 +50,10 @@ NUMERICS = Numerics(
 
 
 def default_tile(head_dim: int) -> Tile:
-    """The fastest of `tiles` on an H200 at head_dim 64, 96, 128 and 256, long sequences, float32."""
+    """The fastest of `tiles` on an H200 at head_dim 64, 96, 128 and 256, long sequences, float32.
+
+    `head_dim` is the length of the longest rows.
+    """
     if head_dim <= 96:
         return Tile(64, 64)
     if head_dim <= 128:
@@ -58,12 +61,17 @@ def default_tile(head_dim: int) -> Tile:
     return Tile(32, 16)
 
 
-def blocks_per_sm(head_dim: int, tile: Tile) -> int:
+def tile_of(problem: Problem) -> Tile:
+    """The tile of a problem unless another one is asked for."""
+    return default_tile(max(problem.head_dim, problem.v_width))
+
+
+def blocks_per_sm(v_width: int, tile: Tile) -> int:
     """As many blocks as share a multiprocessor at least: four leave a thread 128 registers, three 168, two 255.
 
     Beside its part of S and O a thread has elements of Q and K, or of P and V, on the way to be multiplied.
     """
-    rows, keys, elements = blocks(tile.Br, THREADS_Y), blocks(tile.Bc, THREADS_X), blocks(head_dim, THREADS_X)
+    rows, keys, elements = blocks(tile.Br, THREADS_Y), blocks(tile.Bc, THREADS_X), blocks(v_width, THREADS_X)
     part = rows * (keys + elements)
     return 4 if part <= 48 else 3 if part <= 72 else 2
 
@@ -81,7 +89,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     from variants._tiles.rawkernel import STRIDED, tiles_kernel
 
     steps = 2 if problem.head_dim <= 64 else 4  # the faster one on an H100
-    options = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": steps}
+    options = {"BLOCKS_PER_SM": blocks_per_sm(problem.v_width, tile), "STEPS_AT_ONCE": steps}
     headers = () if problem.layout.is_dense else STRIDED
     chosen = features_of(problem, tile)
     kernel = tiles_kernel("attention/fa2", "fa2", problem, tile, chosen, options, copies=True, headers=headers)
@@ -93,8 +101,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     from variants.attention.fa2.numba_kernel import fa2_kernel
 
     chosen = features.in_numba(problem, tile.Br, tile.Bc, rule=numba_rule(problem, tile))
-    per_sm, aligned = blocks_per_sm(problem.head_dim, tile), features.rows_aligned_to(problem)
-    kernel = fa2_kernel(problem.head_dim, tile, per_sm, problem.dtype, chosen, aligned)
+    per_sm, aligned = blocks_per_sm(problem.v_width, tile), features.rows_aligned_to(problem)
+    kernel = fa2_kernel(problem.head_dim, problem.v_width, tile, per_sm, problem.dtype, chosen, aligned)
     return (kernel, *numba_listing(problem, tile))
 
 
@@ -104,19 +112,20 @@ TAKES = (
     *features.ALL_SCORE_FEATURES,
     features.DROPOUT_FEATURE,
     features.LAYOUT_FEATURE,
+    features.V_WIDTH_FEATURE,
 )
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """One launch, behind that which lists tiles; `tile` is `default_tile(head_dim)` unless given."""
-    p, tile = problem, tile or default_tile(problem.head_dim)
+    """One launch, behind that which lists tiles; `tile` is `tile_of(problem)` unless given."""
+    p, tile = problem, tile or tile_of(problem)
     fa2, *listing = kernels(p, tile)
     visits = Visits(Schedule(p, tile))
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(features.factor(p)))
     args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
     owners = grid_across(p, blocks(p.q_len, tile.Br))
-    launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p.head_dim, tile) * FLOAT32_BYTES)
+    launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p, tile) * FLOAT32_BYTES)
     return Plan(
         launches=(*visits.launches(listing), launch),
         buffers=(Buffer("lse", p.lse_shape, "float32"), *visits.buffers),
@@ -126,35 +135,37 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    schedule, copy = Schedule(p, tile or default_tile(p.head_dim)), tile_copy(p)
+    schedule, copy, copy_of_V = Schedule(p, tile or tile_of(p)), tile_copy(p), tile_copy(p, p.v_width)
     o_bytes, q_bytes = schedule.row_bytes("O").sum(), schedule.row_bytes("Q", copy).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     visits = Visits(schedule)
-    mask_and_keys, listed_bytes = visits.traffic(WARPS, entry_reads=1, copy=copy)
+    mask_and_keys, listed_bytes = visits.traffic(WARPS, entry_reads=1, copy=copy, copy_of_V=copy_of_V)
     readers = WARPS * schedule.owners
     score_bytes = term_bytes(p, readers) + bias_bytes(visits) + sink_bytes(p, readers)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
     return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
 
 
-def shared_floats(head_dim: int, tile: Tile) -> int:
-    """Q_i, K_j, V_j and P, where l and m of every row are put in the end."""
-    return rows_floats(tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile)
+def shared_floats(problem: Problem, tile: Tile) -> int:
+    """Q_i and later O_i, K_j, V_j and P, where l and m of every row are put in the end."""
+    d, v_width = problem.head_dim, problem.v_width
+    of_rows = max(rows_floats(tile.Br, d), rows_floats(tile.Br, v_width))
+    return of_rows + rows_floats(tile.Bc, d) + rows_floats(tile.Bc, v_width) + P_floats(tile)
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
-    """What may be chosen, `default_tile(head_dim)` first."""
+    """What may be chosen, `tile_of(problem)` first."""
 
-    def floats(head_dim: int, tile: Tile) -> int:
-        return shared_floats(head_dim, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
+    def floats(_: int, tile: Tile) -> int:
+        return shared_floats(problem, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
 
-    default = default_tile(problem.head_dim)
-    return tile_space(problem.head_dim, default, floats, has_spans(problem), MORE_SHARED_BYTES)
+    # What a thread holds of O are elements of its rows, which are as long as those of V.
+    return tile_space(problem.v_width, tile_of(problem), floats, has_spans(problem), MORE_SHARED_BYTES)
 
 
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
-    return unsupported(problem) or beyond_y(q_len=(problem.q_len, default_tile(problem.head_dim).Br))
+    return unsupported(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
 
 
 def register(registry: Registry) -> None:

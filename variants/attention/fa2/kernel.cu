@@ -1,12 +1,14 @@
 // FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's. Functions that load,
 // multiply and reduce are in _tiles/tiles.cuh, copies.cuh and strided_tiles.cuh. The plan (host code, __init__.py) chooses the
-// sizes D, BR, BC and BLOCKS_PER_SM, and the types in _features/: stored (elements in memory), Limits, TileOrder, Scores,
+// sizes D, DV, BR, BC and BLOCKS_PER_SM, and the types in _features/: stored (elements in memory), Limits, TileOrder, Scores,
 // Sink, Dropout and Layout. The Numba twin is numba_kernel.py.
 
-// Start copying K_j or V_j, whose keys begin at first_key; rows of the tile after the last key become zeros.
-template <class Rows> __device__ __forceinline__ void copy_keys(float *tile, Rows head, int first_key, int kv_len)
+// Start copying K_j or V_j, rows of WIDTH elements whose keys begin at first_key; rows of the tile after the last key become
+// zeros.
+template <int WIDTH, class Rows>
+__device__ __forceinline__ void copy_keys(float *tile, Rows head, int first_key, int kv_len)
 {
-    copy_tile<BC>(tile, rows_from(head, first_key), min(BC, kv_len - first_key));
+    copy_tile<BC, WIDTH>(tile, rows_from<WIDTH>(head, first_key), min(BC, kv_len - first_key));
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
@@ -14,11 +16,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, Limits limits, TileOrder order, Scores scores,
     Sink sink, Dropout dropout, Layout layout)
 {
-    // Tiles on chip: Q of BR x LD elements, K and V of BC x LD, P of P_ROWS x LP, with room for rows and keys beyond the edge.
+    // Tiles on chip: Q of BR x LD elements and later O of BR x LDV, K of BC x LD, V of BC x LDV, P of P_ROWS x LP, with room for
+    // rows and keys beyond the edge.
+    constexpr int LDV = leading_dimension(DV);
     extern __shared__ __align__(16) float Q_tile[];
-    float *const K_tile = Q_tile + BR * LD;
+    float *const K_tile = Q_tile + BR * max(LD, LDV), *const O_tile = Q_tile;
     float *const V_tile = K_tile + BC * LD;
-    float *const P_tile = V_tile + BC * LD;
+    float *const P_tile = V_tile + BC * LDV;
 
     // Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of all
     // heads start first, since they see most keys under a causal mask. `group` heads share K and V. A dense layout finds rows
@@ -55,7 +59,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const auto seen = limits.of_block<BR>(block, q_len, kv_len);
     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, q_len, kv_len);
     auto next = tiles.first();
-    if (next.exists()) copy_keys(K_tile, K_head, next.first_key, kv_len);
+    if (next.exists()) copy_keys<D>(K_tile, K_head, next.first_key, kv_len);
     while (next.exists()) {
         const auto tile = next;
         next = tiles.after(tile);
@@ -64,7 +68,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         // Line 7: load V_j. After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1), P or old pairs any more.
         wait_for_copies();
         __syncthreads();
-        copy_keys(V_tile, V_head, first_key, kv_len);
+        copy_keys<DV>(V_tile, V_head, first_key, kv_len);
         const auto pairs = tiles.pairs<THREADS>(tile, keys);  // of listed tiles, after a barrier; else nothing
 
         // Line 8: S = tau Q_i K_j^T (the paper leaves tau out), changed by score terms, and -inf where the row does not see
@@ -98,13 +102,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         // Line 7 for the next tile: load K_(j+1). V_j has arrived, P is complete, and no thread reads K_j any more.
         wait_for_copies();
         __syncthreads();
-        if (next.exists()) copy_keys(K_tile, K_head, next.first_key, kv_len);
+        if (next.exists()) copy_keys<D>(K_tile, K_head, next.first_key, kv_len);
 
         // Line 10, second half: O_i = O_i + P V_j. Keys that a row does not see are left out: V may be NaN there.
         add_P_V(O_acc, P_tile, V_tile, keys, seen_here);
     }
 
-    // Line 12: O_i = diag(l_i)^-1 O_i, times 1 / (1 - p) of dropout, collected in Q_tile so that whole rows are written. O of a
+    // Line 12: O_i = diag(l_i)^-1 O_i, times 1 / (1 - p) of dropout, collected in O_tile so that whole rows are written. O of a
     // row that sees nothing is 0. After the barrier Q_i has arrived even if there was no tile, and no thread reads P any more:
     // l_i and m_i take its place.
     wait_for_copies();
@@ -115,7 +119,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         const float inverse = l[i] == 0.0f ? 0.0f : dropout.factor() / l[i];
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) Q_tile[row_of(i) * LD + element_of(j)] = O_acc[i][j] * inverse;
+            if (has_row(i) && has_element(j)) O_tile[row_of(i) * LDV + element_of(j)] = O_acc[i][j] * inverse;
         }
         if (thread_column() == 0) {
             l_tile[row_of(i)] = l[i];
@@ -125,7 +129,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     __syncthreads();
 
     // Line 14: write O_i.
-    store_tile(layout.O_rows(O, first_global_row, batch, head, first_row), Q_tile, rows);
+    store_tile<DV>(layout.O_rows(O, first_global_row, batch, head, first_row), O_tile, rows);
 
     // Lines 13 and 15: L_i = m_i + log(l_i), which is -inf, or the sink, if the row sees nothing; write it.
     static_assert(BR <= THREADS, "each row has a thread");

@@ -19,17 +19,22 @@ from variants._tiles.numba_tiles import THREADS, exp_below, numba_tiles, row_sum
 
 @functools.cache
 def fa2_kernel(
-    head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, features: NumbaFeatures, aligned: int | None
+    D: int, DV: int, tile: Tile, blocks_per_sm: int, dtype: str, features: NumbaFeatures, aligned: int | None
 ) -> Any:
-    """The kernel for these compile-time parameters; `aligned` as of `layout_copies`."""
-    D, BR, BC = head_dim, tile.Br, tile.Bc
-    _, store_tile = layout_copies(D, dtype, aligned)
-    copy_rows, copy_tile = layout_copy_tile(D, BR, dtype, aligned), layout_copy_tile(D, BC, dtype, aligned)
-    tiles = numba_tiles(head_dim, tile, features)
-    TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    Q_place, K_place = shared_tile(0, BR, LD), shared_tile(BR * LD, BC, LD)
-    V_place, P_place = shared_tile((BR + BC) * LD, BC, LD), shared_tile((BR + 2 * BC) * LD, P_ROWS, LP)
-    statistics_place = shared_tile((BR + 2 * BC) * LD, 2, P_ROWS)
+    """The kernel for rows of Q and K of D elements and rows of V of DV; `aligned` as of `layout_copies`."""
+    BR, BC = tile.Br, tile.Bc
+    _, store_tile = layout_copies(DV, dtype, aligned)
+    copy_rows, copy_K = layout_copy_tile(D, BR, dtype, aligned), layout_copy_tile(D, BC, dtype, aligned)
+    copy_V = layout_copy_tile(DV, BC, dtype, aligned)
+    tiles = numba_tiles(D, tile, features, DV)
+    TM, TN, TD, P_ROWS, LD, LDV, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LDV, tiles.LP
+    # Q_i and later O_i, K_j, V_j and P lie one behind the other.
+    K_first = BR * max(LD, LDV)
+    V_first = K_first + BC * LD
+    P_first = V_first + BC * LDV
+    Q_place, O_place, K_place = shared_tile(0, BR, LD), shared_tile(0, BR, LDV), shared_tile(K_first, BC, LD)
+    V_place, P_place = shared_tile(V_first, BC, LDV), shared_tile(P_first, P_ROWS, LP)
+    statistics_place = shared_tile(P_first, 2, P_ROWS)
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element, seen_in_tile = tiles.has_row, tiles.has_element, tiles.seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
@@ -38,11 +43,6 @@ def fa2_kernel(
     limits_of_block, tiles_of_block, score_of_head = features.limits.of_block, order_.of_block, features.scores.of_head
     logit, SINK_WEIGHT = features.sink.logit, features.sink.WEIGHT
     dropout_of_head, kept_of, or_zero, factor = dropout_.of_head, dropout_.kept, dropout_.or_zero, dropout_.factor
-
-    # K_j or V_j of the tile that begins at first_key.
-    @cuda.jit(device=True, forceinline=True)
-    def copy_keys(tile, head, first_key, kv_len):
-        copy_tile(tile, head, first_key, min(BC, kv_len - first_key))
 
     # Of `layout` there is nothing to ask: arrays know their strides.
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
@@ -80,7 +80,7 @@ def fa2_kernel(
         tiles = tiles_of_block(order, block, seen.first_key, seen.end_key, q_len, kv_len)
         next = first_tile(tiles)
         if exists(next):
-            copy_keys(K_tile, K_head, next.first_key, kv_len)
+            copy_K(K_tile, K_head, next.first_key, min(BC, kv_len - next.first_key))
         while exists(next):
             tile = next
             next = tile_after(tiles, tile)
@@ -90,7 +90,7 @@ def fa2_kernel(
             # Line 7: load V_j. After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more.
             wait_for_copies()
             cuda.syncthreads()
-            copy_keys(V_tile, V_head, first_key, kv_len)
+            copy_V(V_tile, V_head, first_key, keys)
             pairs = pairs_of(tiles, tile, keys)
 
             # Line 8: S = tau Q_i K_j^T.
@@ -118,7 +118,7 @@ def fa2_kernel(
             wait_for_copies()
             cuda.syncthreads()
             if exists(next):
-                copy_keys(K_tile, K_head, next.first_key, kv_len)
+                copy_K(K_tile, K_head, next.first_key, min(BC, kv_len - next.first_key))
 
             # Line 10, second half: O_i = O_i + P V_j.
             add_P_V(O_acc, P_tile, V_tile, keys, seen_here)
@@ -126,20 +126,20 @@ def fa2_kernel(
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that sees nothing has l = 0: its O stays 0.
         wait_for_copies()
         cuda.syncthreads()
-        statistics = statistics_place()
+        O_tile, statistics = O_place(), statistics_place()
         l_tile, m_tile = statistics[0], statistics[1]
         for i in range(TM):
             inverse = float32(0) if l[i] == 0 else factor(dropout) / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
-                    Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
+                    O_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
             if thread_column() == 0:
                 l_tile[row_of(i)] = l[i]
                 m_tile[row_of(i)] = m[i]
         cuda.syncthreads()
 
         # Line 14: write O_i.
-        store_tile(O[batch, head], first_row, Q_tile, rows)
+        store_tile(O[batch, head], first_row, O_tile, rows)
 
         # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf if the row sees nothing; write it.
         t = thread_index()

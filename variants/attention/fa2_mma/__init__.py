@@ -77,14 +77,15 @@ def tile_of(problem: Problem) -> MmaTile:
     tests/variants/test_mma_resources.py.
     """
     has_all_scores = problem.score_features == features.SCORE_FEATURES
-    crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and has_all_scores)
-    tile = default_tile(problem.head_dim, crowded)
+    width = longest_row(problem)
+    crowded = _is_crowded_by_notes(problem) or (width > 64 and has_all_scores)
+    tile = default_tile(width, crowded)
     if crowded:
         return tile
     if problem.dropout:
         return replace(tile, Bc=64)
     changed = set(problem.score_features) - {"sinks"}
-    return _roomy(tile, problem.head_dim) if has_spans(problem) or changed else tile
+    return _roomy(tile, width) if has_spans(problem) or changed else tile
 
 
 def _is_crowded_by_notes(problem: Problem) -> bool:
@@ -97,10 +98,15 @@ def _is_crowded_by_notes(problem: Problem) -> bool:
     return noted and not (alone and problem.head_dim > 112)
 
 
+def longest_row(problem: Problem) -> int:
+    """Elements of the longest rows: tiles and registers are chosen as if those of Q, K, V and O had as many."""
+    return max(problem.head_dim, problem.v_width)
+
+
 def numba_tile_of(problem: Problem) -> MmaTile:
     """The default tile of the Numba kernel, which always needs the registers that `ROOMY_PART` leaves free."""
     tile = tile_of(problem)
-    return tile if problem.dropout else _roomy(tile, problem.head_dim)
+    return tile if problem.dropout else _roomy(tile, longest_row(problem))
 
 
 def _roomy(tile: MmaTile, head_dim: int) -> MmaTile:
@@ -126,7 +132,7 @@ def ends_at_once(problem: Problem) -> bool:
     Under a window. Where scores change, or weights drop out, there are no registers for it.
     """
     is_window = problem.mask.is_band and bool(max(band(problem)) < problem.q_len + problem.kv_len)
-    return is_window and not set(problem.compiled_features) - {"sinks"}
+    return is_window and not set(problem.compiled_features) - {"sinks", features.V_WIDTH_FEATURE}
 
 
 def visits_type(problem: Problem) -> str:
@@ -143,7 +149,7 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
 
     p = problem
     at_once = ends_at_once(p)
-    sizes = {**rawkernel.tile_sizes(p.head_dim, tile), "KEPT_REGISTERS": kept_registers(p, at_once)}
+    sizes = {**rawkernel.tile_sizes(p.head_dim, tile), "DV": p.v_width, "KEPT_REGISTERS": kept_registers(p, at_once)}
     files, using = declarations(features_of(p, tile))
     strided = () if p.layout.is_dense else rawkernel.STRIDED
     common = (*stored(p.dtype), *files, DROPOUT_FRAGMENTS, *rawkernel.COMMON_WITH_TILES, *strided)
@@ -161,11 +167,19 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
 
     p, chosen = problem, features.in_numba(problem, tile.Br, tile.Bc, threads=32 * tile.warps)
     terms = tuple(term.field for term in p.score_terms)
-    kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype, has_spans(p), terms, chosen, features.rows_aligned_to(p))
+    kernel = fa2_mma_kernel(
+        p.head_dim, p.v_width, tile, p.dtype, has_spans(p), terms, chosen, features.rows_aligned_to(p)
+    )
     return (kernel, *numba_ordering(p, tile))
 
 
-TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE, features.LAYOUT_FEATURE)
+TAKES = (
+    *features.SPAN_FEATURES,
+    *features.SCORE_FEATURES,
+    features.DROPOUT_FEATURE,
+    features.LAYOUT_FEATURE,
+    features.V_WIDTH_FEATURE,
+)
 LANGUAGES = {
     "cupy": (cupy_kernels, (*TAKES, *LISTED_FEATURES), tile_of),
     "numba": (numba_kernels, TAKES, numba_tile_of),
@@ -185,11 +199,11 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
     unit = unit_of(p) if p.softcap is None else 1.0
     tau2, sign = np.float32(abs(features.factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.heads), np.int32(p.group), tau2, sign)
-    kv_bytes = 2 * tile.Bc * p.head_dim * p.itemsize_bytes // p.group  # which a group of heads shares
+    kv_bytes = tile.Bc * (p.head_dim + p.v_width) * p.itemsize_bytes // p.group  # which a group of heads shares
     # What rows see is read by the sequence, which is the grid's z then.
     grid = grid_side_by_side(p, p.heads, visits.counts, kv_bytes, by_sequence=has_spans(p), reach=schedule.visits)
     args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
-    launch = Launch(fa2_mma, grid, (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim))
+    launch = Launch(fa2_mma, grid, (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim, p.v_width))
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers, *order.buffers)
     listing = (*visits.launches(ahead[1:]), *order.launches(ahead[:1]))
     return Plan(launches=(*listing, launch), buffers=buffers)
@@ -198,14 +212,15 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
 def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    tile, copy = tile or tile_of(p), tile_copy(p.head_dim, features.rows_aligned_to(p))
+    tile, aligned = tile or tile_of(p), features.rows_aligned_to(p)
+    copy, copy_of_V = (tile_copy(width, aligned) for width in (p.head_dim, p.v_width))
     schedule = Schedule(p, tile)
     q_bytes = schedule.row_bytes("Q", copy).sum()
-    o_bytes = schedule.row_bytes("O", elements_per_lane=copy.elements_per_lane).sum()
+    o_bytes = schedule.row_bytes("O", elements_per_lane=copy_of_V.elements_per_lane).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     # Entries are read as many visits ahead as there are stages, behind the last one, too.
     reads = {"entry_reads": 1, "reads_ahead": tile.stages}
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, **reads, copy=copy)
+    mask_and_keys, listed_bytes = Visits(schedule).traffic(tile.warps, **reads, copy=copy, copy_of_V=copy_of_V)
     order_read, order_written = LongestFirst(schedule).traffic(tile.warps)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + order_read
     warps = schedule.owners * tile.warps
@@ -222,6 +237,7 @@ def tiles(problem: Problem, tile_of: TileOf = tile_of) -> list[dict[str, int]]:
         tile_of(problem),
         has_spans(problem),
         noted_bytes=lambda tile: noted_bytes(problem, tile),
+        v_width=problem.v_width,
     )
 
 

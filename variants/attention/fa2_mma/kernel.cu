@@ -4,8 +4,8 @@
 // types: Limits, TileOrder, RowOrder, Scores, Sink, Dropout and Layout are in _features/, Visits in visits.cuh, and Again and
 // Forms in registers.cuh. The Numba twin is numba_kernel.py.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
-// chip), BLOCKS_PER_SM, and KEPT_REGISTERS of registers.cuh.
+// Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), BR and BC (rows and keys per tile), WARPS,
+// STAGES (tiles of K and V on chip), BLOCKS_PER_SM, and KEPT_REGISTERS of registers.cuh.
 
 // S, before the mask. Only where MASKED is looked at V_j, see multiply_Q_Kt; else scores are SPLIT.
 template <bool MASKED, class Scoring>
@@ -39,8 +39,8 @@ __device__ __forceinline__ void add_P_V_where_seen(Rows &rows, const Query &Q, c
         KeptInRows<Dropout, TM, 2> kept;
         kept.draw(drawn, scoring.row, scoring.key + key, 0);
         exponentiate(P, rows.l, rows.m, S, scoring_here, powers, kept, 0);
-        add_P_V<false>(rows.O, P, shared_address(V_tile) + lane_in_A() + key * ROW_BYTES);
-        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen_here);
+        add_P_V<false>(rows.O, P, shared_address(V_tile) + lane_in_A<DV>() + key * V_ROW_BYTES);
+        add_not_finite(rows.O, P, V_tile + key * V_ROW_BYTES, seen_here);
     }
 }
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
         Weights P;
         kept.draw(drawn, scoring.row, scoring.key, s);
         exponentiate(P, rows.l, rows.m, S, scoring, powers, kept, s);
-        add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A() + s * 16 * ROW_BYTES);
+        add_P_V<true>(rows.O, P, shared_address(V_tile) + lane_in_A<DV>() + s * 16 * V_ROW_BYTES);
     }
 }
 
@@ -89,7 +89,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     RowOrder row_order, TileOrder tile_order, Scores scores, Sink sink, Dropout dropout, Layout layout)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
-    unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
+    unsigned char *const KV_tiles = Q_tile + Q_BYTES;  // K_j, V_j of one stage, then of the next
 
     // Line 3: the block owns Q_i and O_i of one head. The grid is (heads side by side, blocks of a head, groups of so many
     // heads), see _tiles/grids.py. Heads are counted through the batch; `group` of them share K and V.
@@ -100,9 +100,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const size_t first_stat = (size_t)head_index * q_len + first_row;
     const unsigned kv_head = head_index / group;
 
-    // Columns beyond D belong to the last step of a product: zeros, once and for all.
-    if constexpr (D % 16 != 0) {
-        clear_tiles(Q_tile, BR * ROW_BYTES + STAGES * 2 * KV_BYTES);
+    // Columns beyond D, or DV, belong to the last step of a product: zeros, once and for all.
+    if constexpr (D % 16 != 0 || DV % 16 != 0) {
+        clear_tiles(Q_tile, Q_BYTES + STAGES * KV_BYTES);
         __syncthreads();
     }
 
@@ -117,11 +117,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const auto copy_keys = [&](int n, int further) {
         if (visits.is_copied(n)) {
             const int j = visits.coming(n, further);
-            unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES;
+            unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * KV_BYTES;
             const size_t first = (size_t)anew<Again::keys>(kv_head) * kv_len + (size_t)j * BC;
             copy_tile<BC, Again::copies>(K_tile, layout.K_rows(K, first, batch, head / group, j * BC), kv_len - j * BC);
-            copy_tile<BC, Again::copies>(K_tile + KV_BYTES, layout.V_rows(V, first, batch, head / group, j * BC),
-                                         kv_len - j * BC);
+            copy_tile<BC, Again::copies, DV>(K_tile + K_BYTES, layout.V_rows(V, first, batch, head / group, j * BC),
+                                             kv_len - j * BC);
         }
         commit_copies();
     };
@@ -155,7 +155,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         visits.meet_ends(n, warps_end_key);
         const auto tile = visits.take(n);
         const int first_key = tile.first_key, keys = kv_len - first_key;
-        unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
+        unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * KV_BYTES, *const V_tile = K_tile + K_BYTES;
 
         const auto pairs = visits.pairs(tile, keys);
         const auto seen_here = seen_of_tile(run, pairs, first_key, warp_row, warps_last - first_row);
@@ -172,8 +172,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         }
     }
 
-    // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
+    // Lines 12 to 15, where Q_i was: a warp's rows where its rows of Q_i were, which it alone reads, if they are as long.
     const size_t first = (size_t)head_index * q_len + anew<Again::output>(first_row);
     const auto O_from = [&](int row) { return layout.O_rows(O, first + row, batch, head, first_row + row); };
-    write_rows<Sink, Forms::warps_write>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
+    write_rows<Sink, Forms::warps_write>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(),
+                                         sink.logit(head));
 }

@@ -59,6 +59,7 @@ load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shar
 @functools.cache
 def fa2_mma_kernel(
     head_dim: int,
+    v_width: int,
     tile: MmaTile,
     dtype: str,
     spans: bool,
@@ -70,22 +71,26 @@ def fa2_mma_kernel(
 
     `spans`: its limits are arrays; `terms`: features of scores that it computes; `aligned` as of `layout_tiles`.
     """
-    D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
-    tiles = layout_tiles(D, WARPS, dtype, aligned)
-    THREADS, ROW_BYTES = tiles.THREADS, tiles.ROW_BYTES
-    copy_tile, copied_not_finite, store_tile = tiles.copy_tile, tiles.copied_not_finite, tiles.store_tile
-    lane_in_A, rows_of, stride_of = tiles.lane_in_A, tiles.rows_of, tiles.stride_of
+    D, DV, BR, BC, WARPS, STAGES = head_dim, v_width, tile.Br, tile.Bc, tile.warps, tile.stages
+    tiles, tiles_of_V = (layout_tiles(width, WARPS, dtype, aligned) for width in (D, DV))
+    THREADS, ROW_BYTES, V_ROW_BYTES = tiles.THREADS, tiles.ROW_BYTES, tiles_of_V.ROW_BYTES
+    copy_tile, lane_in_A, rows_of, stride_of = tiles.copy_tile, tiles.lane_in_A, tiles.rows_of, tiles.stride_of
+    copy_V_tile, store_O_tile = tiles_of_V.copy_tile, tiles_of_V.store_tile
+    copied_not_finite, lane_in_V, stride_of_V = tiles_of_V.copied_not_finite, tiles_of_V.lane_in_A, tiles_of_V.stride_of
     seen = numba_spans(BR, BR // WARPS) if spans else BAND
-    products = numba_products(D, tile, dtype, spans, features)
+    products = numba_products(D, DV, tile, dtype, spans, features)
     TM, TN, TD, TK, KEPT = products.TM, products.TN, products.TD, products.TK, products.KEPT
+    Q_CHUNKS = 2 * products.STEPS  # per row
     WARP_ROWS, MARKS, ROOM = products.WARP_ROWS, products.MARKS, max(KEPT, 1)  # no array is empty
     load_q, multiply_Q_Kt, mask = products.load_q, products.multiply_Q_Kt, products.mask
     raise_maximum, add_P_V_where_seen = products.raise_maximum, products.add_P_V_where_seen
     exponentiate_all, exponentiate_and_add_all = products.exponentiate_all, products.exponentiate_and_add_all
     scoring_of_head, finish_scores = numba_scoring(TM, TN, key_of_row, terms)
     logit, SINKS, factor_of = features.sink.logit, features.sink.WEIGHT > 0, features.dropout.factor
-    KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
-    CHUNKS = (BR * ROW_BYTES + STAGES * 2 * KV_BYTES) // CHUNK_BYTES  # of all tiles
+    Q_BYTES = BR * max(ROW_BYTES, V_ROW_BYTES)  # of Q_i, and later O_i
+    K_BYTES, V_BYTES = BC * ROW_BYTES, BC * V_ROW_BYTES
+    KV_BYTES = K_BYTES + V_BYTES  # of a stage
+    CHUNKS = (Q_BYTES + STAGES * KV_BYTES) // CHUNK_BYTES  # of all tiles
 
     first_seen, end_seen, keep_limits, place_of = seen.first_seen, seen.end_seen, seen.keep_limits, seen.place_of
     row_block, mma = seen.row_block, numba_mma(dtype)
@@ -99,15 +104,15 @@ def fa2_mma_kernel(
             K_first, V_first = uint64(first_key) * K_stride, uint64(first_key) * V_stride
             keys = int32(kv_len - first_key)
             copy_tile(K_tile, BC, K_head + K_first, K_stride, keys)
-            copy_tile(uint32(K_tile + KV_BYTES), BC, V_head + V_first, V_stride, keys)
+            copy_V_tile(uint32(K_tile + K_BYTES), BC, V_head + V_first, V_stride, keys)
         commit_copies()
 
     # tau2 is positive: Q_i takes the sign of tau, or becomes 0.
     @cuda.jit(device=True, forceinline=True)
     def give_sign(Q_tile, sign):
-        for t in range(thread_index(), int32(BR * TD * 4), int32(cuda.blockDim.x)):
+        for t in range(thread_index(), int32(BR * Q_CHUNKS * 4), int32(cuda.blockDim.x)):
             e = uint32(t)
-            at = Q_tile + swizzled(ROW_BYTES, e // uint32(TD * 4), (e >> 2) % uint32(TD)) + (e & 3) * 4
+            at = Q_tile + swizzled(ROW_BYTES, e // uint32(Q_CHUNKS * 4), (e >> 2) % uint32(Q_CHUNKS)) + (e & 3) * 4
             both = load_word(at)
             low, high = unpacked(both)
             store_word(at, both ^ SIGNS if sign < 0 else packed(ZERO * low, ZERO * high))
@@ -149,7 +154,7 @@ def fa2_mma_kernel(
             exponentiate_all(P, m, l, S, unit, marks, draw, warp_row, first_key, heads)
             add_P_V_where_seen(O, P, V_tile, keys, place, before, after)
         else:
-            V_lane = V_tile + lane_in_A()
+            V_lane = V_tile + lane_in_V()
             exponentiate_and_add_all(O, P, m, l, S, unit, marks, draw, warp_row, first_key, heads, V_lane)
 
     # Of `layout` there is nothing to ask: arrays know their strides.
@@ -159,19 +164,20 @@ def fa2_mma_kernel(
         layout,
     ):  # fmt: skip
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
-        KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
+        KV_tiles = uint32(Q_tile + Q_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
 
         # Line 3: the block owns Q_i and O_i of one head.
         first_row = int32(row_block(row_order) * BR)
         rows = int32(min(BR, q_len - first_row))
-        first = (uint64(head_index_across()) * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
-        kv_first = uint64(head_index_across() // uint32(group)) * uint64(kv_len) * uint64(D * STORED_BYTES)
-        K_head, V_head = rows_of(K, kv_first, heads, group, 0), rows_of(V, kv_first, heads, group, 0)
-        K_stride, V_stride = stride_of(K), stride_of(V)
+        first = uint64(head_index_across()) * uint64(q_len) + uint64(first_row)
+        first_key_of_head = uint64(head_index_across() // uint32(group)) * uint64(kv_len)
+        K_head = rows_of(K, first_key_of_head * uint64(D * STORED_BYTES), heads, group, 0)
+        V_head = rows_of(V, first_key_of_head * uint64(DV * STORED_BYTES), heads, group, 0)
+        K_stride, V_stride = stride_of(K), stride_of_V(V)
 
-        # Columns beyond D belong to the last step of a product: zeros, once and for all.
-        if D % 16 != 0:
+        # Columns beyond D, or DV, belong to the last step of a product: zeros, once and for all.
+        if D % 16 != 0 or DV % 16 != 0:
             for chunk in range(thread_index(), int32(CHUNKS), int32(cuda.blockDim.x)):
                 store_chunk(Q_tile + uint32(chunk) * uint32(CHUNK_BYTES), NOTHINGS)
             cuda.syncthreads()
@@ -187,10 +193,11 @@ def fa2_mma_kernel(
         scoring = scoring_of_head(scores, head_of_entry(heads), q_len, kv_len)
 
         # Line 4: load Q_i.
-        copy_tile(Q_tile, BR, rows_of(Q, first, heads, 1, first_row), stride_of(Q), rows)
+        Q_rows = rows_of(Q, first * uint64(D * STORED_BYTES), heads, 1, first_row)
+        copy_tile(Q_tile, BR, Q_rows, stride_of(Q), rows)
         commit_copies()
         for j in range(STAGES - 1):
-            K_tile = uint32(KV_tiles + j * 2 * KV_BYTES)
+            K_tile = uint32(KV_tiles + j * KV_BYTES)
             copy_keys(K_tile, K_head, V_head, K_stride, V_stride, int32(first_key + j * BC), end_key, kv_len)
         wait_for_Q()
         cuda.syncthreads()
@@ -222,8 +229,8 @@ def fa2_mma_kernel(
         while first_key < end_key:
             # Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a
             # tile that holds keys which only some rows see, V_j must be finite, or products are not enough.
-            K_tile = uint32(KV_tiles + stage * uint32(2 * KV_BYTES))
-            V_tile = uint32(K_tile + KV_BYTES)
+            K_tile = uint32(KV_tiles + stage * uint32(KV_BYTES))
+            V_tile = uint32(K_tile + K_BYTES)
             wait_for_oldest()
             poisoned = False
             # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
@@ -234,7 +241,7 @@ def fa2_mma_kernel(
                 poisoned = cuda.syncthreads_or(copied_not_finite(V_tile, BC)) != 0
             else:
                 cuda.syncthreads()
-            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))
+            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(KV_BYTES))
             ahead = int32(first_key + (STAGES - 1) * BC)
             copy_keys(free_tile, K_head, V_head, K_stride, V_stride, ahead, end_key, kv_len)
 
@@ -270,7 +277,7 @@ def fa2_mma_kernel(
                     total = correction * total + exp2_approx(sink2 + minus_m)
                 inverse = ZERO if total == ZERO else factor_of(dropout) * correction / total
                 for j in range(TD):
-                    at = Q_tile + swizzled(ROW_BYTES, row, j) + column * uint32(4)
+                    at = Q_tile + swizzled(V_ROW_BYTES, row, j) + column * uint32(4)
                     store_word(at, packed(O_i[i, j, 2 * h] * inverse, O_i[i, j, 2 * h + 1] * inverse))
                 if column == 0:
                     L = m_row * LN_2 + libdevice.logf(total)
@@ -278,7 +285,8 @@ def fa2_mma_kernel(
         cuda.syncthreads()
 
         # Lines 14 and 15: write O_i and L_i.
-        store_tile(rows_of(O, first, heads, 1, first_row), stride_of(O), Q_tile, rows)
+        O_rows = rows_of(O, first * uint64(DV * STORED_BYTES), heads, 1, first_row)
+        store_O_tile(O_rows, stride_of_V(O), Q_tile, rows)
         if thread < rows:
             L = libdevice.int_as_float(int32(load_word(KV_tiles + thread * 4)))
             lse[entry_of_head(heads), head_of_entry(heads), first_row + thread] = L

@@ -48,17 +48,23 @@ BESIDE_DROPOUT = 152
 
 
 @functools.cache
-def numba_products(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features: NumbaFeatures) -> SimpleNamespace:
-    """Device functions for a warp's rows, and what a thread has of tiles. `spans`: limits are arrays."""
-    D, BC = head_dim, tile.Bc
-    tiles = numba_tiles(D, tile.warps, dtype)
-    ROW_BYTES, lane_in_A, lane_in_K = tiles.ROW_BYTES, tiles.lane_in_A, tiles.lane_in_K
+def numba_products(
+    head_dim: int, v_width: int, tile: MmaTile, dtype: str, spans: bool, features: NumbaFeatures
+) -> SimpleNamespace:
+    """Device functions for a warp's rows, and what a thread has of tiles.
+
+    Rows of V and O have `v_width` elements. `spans`: limits are arrays.
+    """
+    D, DV, BC = head_dim, v_width, tile.Bc
+    tiles, tiles_of_V = numba_tiles(D, tile.warps, dtype), numba_tiles(DV, tile.warps, dtype)
+    ROW_BYTES, lane_in_K = tiles.ROW_BYTES, tiles.lane_in_K
+    V_ROW_BYTES, lane_in_V = tiles_of_V.ROW_BYTES, tiles_of_V.lane_in_A
     WARP_ROWS = tile.Br // tile.warps  # a warp owns so many rows of Q_i, S, P and O_i from end to end
     TM = WARP_ROWS // 16  # tiles of 16 rows
     TN = BC // 8  # tiles of 8 keys
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
-    TD = 2 * STEPS  # tiles of 8 elements of O
+    TD = 2 * -(-DV // 16)  # tiles of 8 elements of O
     DROPOUT = features.dropout.DROPS
     kept, dropout_of_head = kept_in_rows(DROPOUT, TM, TN), features.dropout.of_head
     draw_kept, kept_both = kept.draw, kept.both
@@ -173,7 +179,7 @@ def numba_products(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     @cuda.jit(device=True, forceinline=True)
     def exponentiate_and_add(s, O, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads, V_lane):
         exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads)
-        add_P_V(O, P[s], V_lane + s * 16 * ROW_BYTES, True)
+        add_P_V(O, P[s], V_lane + s * 16 * V_ROW_BYTES, True)
 
     exponentiate_all, exponentiate_and_add_all = unrolled(TK, exponentiate), unrolled(TK, exponentiate_and_add)
 
@@ -192,7 +198,7 @@ def numba_products(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
                     p[i, h] = high if key & 1 else low
                     sees[i, h] = first_of_row(place, before, i, h) <= key < end_of_row(place, after, keys, i, h)
             for j in range(TD):
-                both = load_word(V_tile + swizzled(ROW_BYTES, uint32(key), j) + (lane & 3) * 4)
+                both = load_word(V_tile + swizzled(V_ROW_BYTES, uint32(key), j) + (lane & 3) * 4)
                 if not_finite(both):
                     v0, v1 = unpacked(both)
                     for i in range(TM):
@@ -207,7 +213,7 @@ def numba_products(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     @cuda.jit(device=True, forceinline=True)
     def add_P_V_where_seen(O, P, V_tile, keys, place, before, after):
         for first_key in range(int32(0), int32(min(BC, keys)), int32(16)):
-            add_P_V(O, P[0], V_tile + lane_in_A() + uint32(first_key) * uint32(ROW_BYTES), False)
+            add_P_V(O, P[0], V_tile + lane_in_V() + uint32(first_key) * uint32(V_ROW_BYTES), False)
             add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)
             # The next 16 keys move up: registers have no index at run time.
             for s in range(1, TK):
@@ -220,6 +226,7 @@ def numba_products(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         TN=TN,
         TD=TD,
         TK=TK,
+        STEPS=STEPS,
         KEPT=KEPT,
         WARP_ROWS=WARP_ROWS,
         MARKS=kept.MARKS,

@@ -7,7 +7,7 @@
 // Where there are registers for it (WARPS_WRITE), each warp writes its own rows, as soon as it has met its keys; else all write
 // all. Warps of 32 rows make the same requests then as all together.
 // The block's first row is `first_row` of all heads' rows, and so many `rows` from there on are the head's. They are gathered
-// in `tile`, of which each warp alone has read its part until now.
+// in `tile`, where Q_i was: each warp alone has read its part until now, which is another part if rows have another length.
 template <class Sink, bool WARPS_WRITE, class RowsOfO>
 __device__ __forceinline__ void write_rows(RowsOfO O_from, float *__restrict__ lse, size_t first_row, int rows,
                                            const Rows &own, unsigned char *tile, float kept_factor, float sink_logit)
@@ -15,7 +15,11 @@ __device__ __forceinline__ void write_rows(RowsOfO O_from, float *__restrict__ l
     static_assert(!WARPS_WRITE || TM == 2, "a warp's rows are whole requests of 32 units");
 
     // Line 12: O_i = diag(l_i)^-1 O_i. A row that saw nothing has l = 0: its O stays 0.
-    __syncwarp();
+    if constexpr (V_ROW_BYTES == ROW_BYTES) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
     const int lane = threadIdx.x % 32, warps_row = threadIdx.x / 32 * WARP_ROWS;
     const float sink = LOG2_E * sink_logit;
     float own_m = 0.0f, own_l = 0.0f;
@@ -34,7 +38,7 @@ __device__ __forceinline__ void write_rows(RowsOfO O_from, float *__restrict__ l
             const float inverse = l == 0.0f ? 0.0f : kept_factor * correction / l;
 #pragma unroll
             for (int j = 0; j < TD; ++j) {
-                unsigned char *const at = tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
+                unsigned char *const at = tile + swizzled<V_ROW_BYTES>(row, j) + lane % 4 * 4;
                 *reinterpret_cast<unsigned *>(at) = packed(own.O[i][j][2 * h] * inverse, own.O[i][j][2 * h + 1] * inverse);
             }
             if (lane % 4 == 2 * i + h) {
@@ -56,9 +60,9 @@ __device__ __forceinline__ void write_rows(RowsOfO O_from, float *__restrict__ l
     }
     if constexpr (WARPS_WRITE) {
         __syncwarp();
-        store_rows_of_warp<WARP_ROWS, 4>(O_from(warps_row), tile + warps_row * ROW_BYTES, rows - warps_row);
+        store_rows_of_warp<WARP_ROWS, 4, DV>(O_from(warps_row), tile + warps_row * V_ROW_BYTES, rows - warps_row);
     } else {
         if constexpr (TM == 2) __syncthreads();
-        store_tile<BR, D <= 64 ? 8 : 4>(O_from(0), tile, rows);
+        store_tile<BR, DV <= 64 ? 8 : 4, DV>(O_from(0), tile, rows);
     }
 }

@@ -6,12 +6,21 @@
 constexpr float SLACK = 2.0f;
 
 // Line 8: S = Q_i K_j^T for the warp's rows. Where LOOKS_AT_V, the same places of V_j are read between products, which take
-// longer than that: whether this lane finds NaN or infinity there, in so many SUMS.
+// longer than that: whether this lane finds NaN or infinity there, in so many SUMS. Where rows of V_j are longer, the rest is
+// read after that.
 template <bool LOOKS_AT_V, int SUMS, int TILES>
 __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Query &Q, const unsigned char *K_tile)
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();
+    const unsigned V_lane = shared_address(K_tile) + K_BYTES + lane_in_K<DV>();
     unsigned nothing[SUMS] = {};
+    const auto look_at_V = [&](unsigned at) {
+        unsigned v[4];
+        load_matrices(v, at);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) nothing[c % SUMS] = add_nothing_of(v[c], nothing[c % SUMS]);
+    };
+    const auto place_in_V = [&](int j, int k) { return chunks_further(V_lane, 2 * k) + j * 8 * V_ROW_BYTES; };
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned q[TM][4];
@@ -35,12 +44,15 @@ __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Qu
                 multiply_add(S[i][j + 1], q[i], key[2], key[3]);
             }
             if constexpr (LOOKS_AT_V) {
-                unsigned v[4];
-                load_matrices(v, at + KV_BYTES);
-#pragma unroll
-                for (int c = 0; c < 4; ++c) nothing[c % SUMS] = add_nothing_of(v[c], nothing[c % SUMS]);
+                if (k < TD / 2) look_at_V(V_ROW_BYTES == ROW_BYTES ? at + K_BYTES : place_in_V(j, k));
             }
         }
+    }
+    if constexpr (LOOKS_AT_V) {
+#pragma unroll
+        for (int k = STEPS; k < TD / 2; ++k)
+#pragma unroll
+            for (int j = 0; j < TILES; j += 2) look_at_V(place_in_V(j, k));
     }
     bool found = false;
 #pragma unroll
@@ -142,7 +154,7 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
             }
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + swizzled<ROW_BYTES>(key, j) + lane % 4 * 4);
+            const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + swizzled<V_ROW_BYTES>(key, j) + lane % 4 * 4);
             if (!not_finite(both)) continue;
             const float2 v = unpacked(both);
 #pragma unroll

@@ -1,14 +1,17 @@
 // What a thread keeps in registers, of which there are 255. _mma/mma.cuh and _mma/tiles.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and, from registers.py,
-// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits).
+// Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), BR and BC (rows and keys per tile), WARPS,
+// and, from registers.py, KEPT_REGISTERS (for S, O_i and as much of Q_i as fits).
 
 constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
 constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
 constexpr int TN = BC / 8;             // tiles of 8 keys
 constexpr int STEPS = (D + 15) / 16;   // of 16 elements in which Q K^T is summed; zeros fill the last
-constexpr int TD = 2 * STEPS;          // tiles of 8 elements of O
-constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
+constexpr int TD = 2 * ((DV + 15) / 16);  // tiles of 8 elements of O
+constexpr int V_ROW_BYTES = row_bytes(DV);  // of V and O in shared memory
+constexpr int Q_BYTES = BR * (ROW_BYTES < V_ROW_BYTES ? V_ROW_BYTES : ROW_BYTES);  // of Q_i, and later O_i
+constexpr int K_BYTES = BC * ROW_BYTES, V_BYTES = BC * V_ROW_BYTES;
+constexpr int KV_BYTES = K_BYTES + V_BYTES;  // of a stage
 
 // As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of keys.
 constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
@@ -104,8 +107,9 @@ struct Query {
 // tau2 is positive: Q_i takes the sign of tau, or becomes 0.
 __device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
 {
-    for (int e = threadIdx.x; e < BR * TD * 4; e += THREADS) {
-        const unsigned at = swizzled<ROW_BYTES>(e / (TD * 4), e / 4 % TD) + e % 4 * 4;
+    constexpr int CHUNKS = 2 * STEPS;  // per row
+    for (int e = threadIdx.x; e < BR * CHUNKS * 4; e += THREADS) {
+        const unsigned at = swizzled<ROW_BYTES>(e / (CHUNKS * 4), e / 4 % CHUNKS) + e % 4 * 4;
         unsigned &both = *reinterpret_cast<unsigned *>(Q_tile + at);
         both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
     }

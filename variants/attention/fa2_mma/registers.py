@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness import Problem
-from variants._features import changes_scores, has_spans
+from variants._features import V_WIDTH_FEATURE, changes_scores, has_spans
 from variants._mma import MmaTile
 
 ROOMY_PART = 176
@@ -19,6 +19,8 @@ BESIDE_WINDOW = 152
 BESIDE_DROPOUT = 160
 """`KEPT_REGISTERS` with dropout, which draws several numbers at once."""
 
+BESIDE_LONG_QUERIES = 152
+"""`KEPT_REGISTERS` if rows of Q and K are longer than those of V and O, so that more of Q has room."""
 BESIDE_FIVE_STEPS = 160
 """`KEPT_REGISTERS` if Q K^T is summed in five steps of 16 elements."""
 BESIDE_FIVE_STEPS_AND_SLOPES = 152
@@ -36,35 +38,38 @@ COMPUTED_AGAIN_AT_128 = {
 def forms(problem: Problem, tile: MmaTile, ends_at_once: bool) -> str:
     """Return the type in registers.cuh that says which form of the kernel's parts this problem has room for."""
     one_body = has_one_body(problem, tile)
-    spares = (has_spans(problem) and 112 < problem.head_dim <= 128) or (ends_at_once and problem.head_dim <= 64)
+    d = _longest_row(problem)
+    spares = (has_spans(problem) and 112 < d <= 128) or (ends_at_once and d <= 64)
     warps_write = (one_body or spares) and tile.Br == 32 * tile.warps
     return f"FormsOf<{int(one_body)}, {int(warps_write)}, {sums(problem, ends_at_once)}>"
 
 
 def kept_registers(problem: Problem, ends_at_once: bool) -> int:
     """Registers for S, O and as much of Q as fits: fewer with features that need some themselves."""
-    more = problem.sinks or problem.dropout > 0
+    more, d = problem.sinks or problem.dropout > 0, _longest_row(problem)
     beside = (
         (changes_scores(problem), BESIDE_SCORING),
         (not problem.mask.is_run, BESIDE_VISITS),
         (problem.dropout > 0, BESIDE_DROPOUT),
         (ends_at_once, BESIDE_WINDOW),
-        (64 < problem.head_dim <= 80, BESIDE_FIVE_STEPS),
-        (64 < problem.head_dim <= 80 and problem.alibi and more, BESIDE_FIVE_STEPS_AND_SLOPES),
+        (problem.v_width < problem.head_dim, BESIDE_LONG_QUERIES),
+        (64 < d <= 80, BESIDE_FIVE_STEPS),
+        (64 < d <= 80 and problem.alibi and more, BESIDE_FIVE_STEPS_AND_SLOPES),
     )
     return min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
 
 
 def has_one_body(problem: Problem, tile: MmaTile) -> bool:
     """Whether masked tiles and others share their code. Two bodies of the loop take a few registers more."""
-    return tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
+    return tile.part(problem.v_width) > ROOMY_PART and not problem.dropout
 
 
 def sums(problem: Problem, ends_at_once: bool) -> int:
     """Sums in which a lane looks for NaN in V: each addition waits for the one before in the same sum."""
+    d = _longest_row(problem)
     reads_what_rows_see = has_spans(problem) or not problem.mask.is_run
-    has_room = problem.head_dim <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi)
-    crowded = has_spans(problem) and problem.mask.is_run and problem.alibi and 112 < problem.head_dim <= 128
+    has_room = d <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi)
+    crowded = has_spans(problem) and problem.mask.is_run and problem.alibi and 112 < d <= 128
     return 2 if (problem.dropout and not crowded) or has_room else 1
 
 
@@ -75,9 +80,9 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     these leaves ptxas without spills was found by trying.
     """
     chosen = COMPUTED_AGAIN_AT_128.get((kind_of_mask(problem), *problem.compiled_features))
-    if chosen is not None and 112 < problem.head_dim <= 128 and not ends_at_once:
+    if chosen is not None and 112 < _longest_row(problem) <= 128 and not ends_at_once:
         return f"ComputedAgain<{', '.join(map(str, chosen))}>"
-    d, spans, sinks, alibi = problem.head_dim, has_spans(problem), problem.sinks, problem.alibi
+    d, spans, sinks, alibi = _longest_row(problem), has_spans(problem), problem.sinks, problem.alibi
     narrow, capped, drops = d <= 64, problem.softcap is not None, problem.dropout > 0
     of_sinks, of_lists = spans and sinks, drops and not problem.mask.is_run
     of_caps = spans and capped and drops and 112 < d <= 128
@@ -92,11 +97,16 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     output = of_sinks or of_lists or of_caps or documents_drop or (ends_at_once and d > 112)
     output = output or (capped and not spans and not narrow)
     output = output or (alibi and not narrow and (sinks or d <= 112))
-    output = output or (spans and 64 < d <= 96 and not set(problem.compiled_features) - {"softcap"})
+    output = output or (spans and 64 < d <= 96 and not set(problem.compiled_features) - {"softcap", V_WIDTH_FEATURE})
 
     rows = (of_sinks and (d <= 80 or not drops)) or (of_spans and 96 < d <= 128)
     rows = rows or (not spans and (problem.blocks is None or d != 128))
     return f"ComputedAgain<{int(rows)}, {int(keys)}, {int(output)}, {int(copies)}>"
+
+
+def _longest_row(problem: Problem) -> int:
+    """Elements of the longest rows: what was found for rows of one length holds for shorter ones of V or of K, too."""
+    return max(problem.head_dim, problem.v_width)
 
 
 def kind_of_mask(problem: Problem) -> str:

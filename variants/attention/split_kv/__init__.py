@@ -64,7 +64,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches; `tile` is the first of `tiles(problem)` unless given."""
     p, split = problem, _split(problem, tile)
     limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
-    sizes = split_sizes(p.head_dim, split)
+    sizes = split_sizes(p.head_dim, split, p.v_width)
     split_kv, combine = (
         splits_kernel("attention/split_kv", name, p.dtype, sizes, (limits, scores, sink))
         for name in ("split_kv", "split_kv_combine")
@@ -79,11 +79,11 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     combine_args = (*partial, "O", "lse", *lengths, np.int32(p.heads), *arguments((limits, sink)))
     return Plan(
         launches=(
-            Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)),
+            Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(max(p.head_dim, p.v_width))),
             Launch(combine, (_rows(p),), (THREADS_PER_WARP * combine_warps(splits),), combine_args),
         ),
         buffers=(
-            Buffer("O_split", (splits, *p.q_shape), "float32"),
+            Buffer("O_split", (splits, *p.o_shape), "float32"),
             Buffer("l_split", (splits, *p.lse_shape), "float32"),
             Buffer("m_split", (splits, *p.lse_shape), "float32"),
             Buffer("lse", p.lse_shape, "float32"),
@@ -94,7 +94,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
 def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, split = problem, _split(problem, tile)
-    d, copy = p.head_dim, tile_copy(p.head_dim)
+    d, dv, copy = p.head_dim, p.v_width, tile_copy(p.head_dim)
 
     # (sequences that the mask tells apart, key/value heads, tiles of rows): each tile's first row, and the two runs of
     # keys that some row of it sees.
@@ -112,12 +112,12 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
         there = _meets(low, index, split) | _meets(high, index, split)
         stat = index * _rows(p) + first
         Q = copy.bytes(first * d, there * tile_rows * d)
-        O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (d, 1))
+        O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (dv, 1))
         of_terms = features.term_bytes(p, WARPS * (there * slopes).sum())
         return Q.sum() + of_terms, (O + 2 * l).sum()
 
     # Splits are whole tiles of 16 keys, and each of those is copied by itself.
-    kv_bytes = sum(key_bytes(p.head_dim, heads * p.kv_len, *run).sum() for run in (low, high))
+    kv_bytes = sum(key_bytes(width, heads * p.kv_len, *run).sum() for run in (low, high) for width in (d, dv))
     splits = range(blocks(p.kv_len, split))
     split_kv = np.sum([split_kv_bytes(index) for index in splits], axis=0, dtype=np.int64)
 
@@ -129,11 +129,11 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
         """O, l and m of one split, read for all rows."""
         there = _meets((seen_first, seen_end), index, split)
         stat_bytes = combined_stat_bytes(index - seen_first // split, index * _rows(p) + rows, _rows(p))
-        return (run_bytes((index * _rows(p) + rows) * d, there * d, FLOAT32_BYTES) + there * stat_bytes).sum()
+        return (run_bytes((index * _rows(p) + rows) * dv, there * dv, FLOAT32_BYTES) + there * stat_bytes).sum()
 
     combine = np.sum([combine_bytes(index) for index in splits], dtype=np.int64)
-    output_bytes = run_bytes(rows * d, d, p.itemsize_bytes).sum() + _rows(p) * SECTOR_BYTES
-    read_bytes = 2 * kv_bytes + split_kv[0] + combine + sink_bytes(p, _rows(p))
+    output_bytes = run_bytes(rows * dv, dv, p.itemsize_bytes).sum() + _rows(p) * SECTOR_BYTES
+    read_bytes = kv_bytes + split_kv[0] + combine + sink_bytes(p, _rows(p))
     if has_spans(p):
         read_bytes += len(splits) * _limit_bytes(p, first_rows, tile_rows) + 2 * SECTOR_BYTES * _rows(p)
     return Traffic(int(read_bytes), int(split_kv[1] + output_bytes))
@@ -192,6 +192,11 @@ def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     if problem.dtype == "float32":
         return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
+    if problem.v_head_dim is not None and problem.head_dim % 16:
+        return (
+            f"head_dim is {problem.head_dim} and v_head_dim {problem.v_head_dim}; where they differ, "
+            "head_dim has to be a multiple of 16"
+        )
     return unsupported(problem) or beyond_y(kv_len=(problem.kv_len, min(SPLITS)))
 
 
@@ -207,7 +212,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
-            takes=(*features.SPAN_FEATURES, *features.SCORE_FEATURES),
+            takes=(*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.V_WIDTH_FEATURE),
             numerics=NUMERICS,
         )
     )

@@ -2,8 +2,8 @@
 // block does with its split is in _mma/split_attention.cuh and runs_of_rows.cuh, how splits are put together in
 // _mma/combine.cuh. Limits, Scores and Sink, types that the plan chooses, are in _features/.
 //
-// Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block of the first kernel), SLOTS (tiles
-// of K or V that a warp has room for), BLOCKS_PER_SM (at least).
+// Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), SPLIT (keys per split), WARPS (per block of
+// the first kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
 //
 // A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of
 // all heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group
@@ -65,7 +65,7 @@ struct KeysOfSplit {
     __device__ __forceinline__ int tile_after(int key) const { return next_seen(key + WARPS * BC); }
     __device__ __forceinline__ int skipped(int key) const { return first - key; }
     __device__ __forceinline__ const stored *K(int key) const { return K_head + (size_t)key * D; }
-    __device__ __forceinline__ const stored *V(int key) const { return V_head + (size_t)key * D; }
+    __device__ __forceinline__ const stored *V(int key) const { return V_head + (size_t)key * DV; }
 };
 
 // Step 2: attention of each split on its own.
@@ -88,7 +88,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const int low_end = run.end(heads_meet ? min(last_query - q_len, q_len - 1) : last_query);
     const int high_first = run.first(first_query), high_end = run.end(min(last_query, q_len - 1));
     const int split_first = split * SPLIT, first = max(split_first, low_end > 0 ? low_first : high_first);
-    const KeysOfSplit keys = {K + kv_head * kv_len * D, V + kv_head * kv_len * D, split_first, first,
+    const KeysOfSplit keys = {K + kv_head * kv_len * D, V + kv_head * kv_len * DV, split_first, first,
                               min(split_first + SPLIT, high_end), low_end, high_first};
     if (keys.is_empty()) return;  // no row asks for it
 
@@ -107,7 +107,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     const Rows own = attend_to_split(Q + first_stat * D, rows, tau, keys, seen, score, query);
 
     const size_t split_stat = split * ((size_t)gridDim.z * kv_heads * group_rows) + first_stat;
-    put_warps_together(own, O_split + split_stat * D, l_split + split_stat, m_split + split_stat, rows);
+    put_warps_together(own, O_split + split_stat * DV, l_split + split_stat, m_split + split_stat, rows);
 }
 
 // Step 3: the splits put together, a block per row. What a row sees nothing of is not read: it may not have been written. A
@@ -125,6 +125,6 @@ extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void split_kv_c
     const float l = is_first_warp ? Sink::WEIGHT : 0.0f;
     float m = MINUS_INFINITY;
     if (is_first_warp) m = sink.logit(head);
-    combine_splits(O + row * D, lse + row, O_split, l_split, m_split, first_split * rows + row, rows,
+    combine_splits(O + row * DV, lse + row, O_split, l_split, m_split, first_split * rows + row, rows,
                    end_split - first_split, l, m);
 }

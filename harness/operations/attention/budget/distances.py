@@ -1,4 +1,4 @@
-"""Distances of values from the answer, summed over keys without an array of (rows, keys, head_dim).
+"""Distances of values from the answer, summed over keys without an array of (rows, keys, elements of V).
 
 Dropout does not change the softmax's denominator, and multiplies weights by d_ij, which is 0 or c = 1 / (1 - P). So row
 i has its own values v'_j = d_ij v_j. With weights p, o = sum p_j v'_j, and a kernel computes

@@ -44,7 +44,7 @@ def exact_elements(
 
     `p` are the oracle's weights, and `score_error` bounds the error of computed scores; both (b, h, rows, keys).
     """
-    exact = np.zeros((*block.scores.shape[:-1], problem.head_dim), np.bool_)
+    exact = np.zeros((*block.scores.shape[:-1], problem.v_width), np.bool_)
     if numerics.functions == "fast" or numerics.sums != "nearest" or not math.log2(block.kept_factor).is_integer():
         return exact
     _mark_needles(exact, block, p, score_error)

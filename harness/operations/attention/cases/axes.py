@@ -39,7 +39,7 @@ from harness.operations.attention.layout import BSHD, QKV, Layout
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.masks.flashmask import FlashMask
 from harness.operations.attention.masks.window import Window
-from harness.operations.attention.problem import LAYOUT, Problem
+from harness.operations.attention.problem import LAYOUT, V_HEAD_DIM, Problem
 from harness.support.override import override
 
 MOST_WORK = 2**20
@@ -219,7 +219,7 @@ class AttentionAxes(NamedAxes):
         scale, features = rng.choice(SCALES[choice[SCALE]]), build.drawn_features(rng.choice)
         if LAYOUT in features:
             # Q, K and V are packed if they are as large as each other anyway: others would be of other classes then.
-            is_packed, drawn = not keys and heads == kv_heads, features[LAYOUT]
+            is_packed, drawn = not keys and heads == kv_heads and V_HEAD_DIM not in features, features[LAYOUT]
             order = QKV if is_packed else BSHD if drawn.order == QKV else drawn.order
             features[LAYOUT] = Layout(order, drawn.gap)
             kv_len = q_len if is_packed else kv_len

@@ -12,9 +12,9 @@ from typing import Any
 from harness.model.cases.axes import Pick
 from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.layout import DENSE, QKV
+from harness.operations.attention.layout import BSHD, DENSE, QKV, Layout
 from harness.operations.attention.layout import DRAWN as LAYOUTS
-from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT, Problem
+from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT, V_HEAD_DIM, Problem
 from harness.operations.attention.score_terms import TERMS
 from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
@@ -29,17 +29,34 @@ PLAIN_DROPOUT = 0.5
 DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
 """Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
 USUAL_HEAD_DIMS = (64, 80, 128)
+WIDTHS = 2
+"""Builds in succession in which V has a length of its own, first more elements per row than K, then fewer."""
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
 
 
 def fitted(**fields: Any) -> Problem:
-    """Return the problem with these fields. A packed layout makes it square, with as many heads of K and V as of Q."""
-    if fields.get(LAYOUT, DENSE).order == QKV:
+    """Return the problem with these fields. A packed layout makes it square, with as many heads of K and V as of Q.
+
+    If rows of V are not as long as those of K, there is no packed layout, and it becomes another one.
+    """
+    if fields.get(LAYOUT, DENSE).order == QKV and V_HEAD_DIM in fields:
+        fields[LAYOUT] = Layout(BSHD, fields[LAYOUT].gap)
+    elif fields.get(LAYOUT, DENSE).order == QKV:
         length = min(fields["q_len"], fields["kv_len"])
         mask = fields["mask"].clipped_to(fields["batch"], length)
         fields |= {"kv_heads": fields["heads"], "q_len": length, "kv_len": length, "mask": mask}
     return Problem(**fields)
+
+
+def other_width(head_dim: int, is_wider: bool) -> int:
+    """Return elements per row of V for a build with `head_dim`: twice as many, or half as many.
+
+    It is a multiple of 8 if `head_dim` is, so that rows are as aligned, and never `head_dim` itself.
+    """
+    unit = 8 if head_dim % 8 == 0 else 1
+    narrower = head_dim // 2 // unit * unit
+    return narrower if narrower and not is_wider else 2 * head_dim
 
 
 def keys_at_once(tile: TileSizes, default: int) -> int:
@@ -81,7 +98,10 @@ class AttentionBuild(HeadBuild):
     tried_last: tuple[tuple[str, int], ...] = ()
     """(dtype, head_dim) of builds that are tried after this one; see `fallbacks`."""
     features: tuple[str, ...] = ()
-    """What scores and weights become, of `COMPILED_FEATURES`, and whether rows have another layout: `LAYOUT`."""
+    """What scores and weights become, of `COMPILED_FEATURES`, whether rows have another layout, `LAYOUT`, and whether
+    those of V have another length, `V_HEAD_DIM`."""
+    v_head_dim: int | None = None
+    """Elements per row of V and O; None without the feature `V_HEAD_DIM`."""
     feature_order: tuple[str, ...] = COMPILED_FEATURES
     """Which of the features is the first that a build has alone; a campaign's seed decides."""
 
@@ -104,28 +124,48 @@ class AttentionBuild(HeadBuild):
         wanted = [name for name in self.feature_order if name in takes]
         sets = feature_sets(wanted)
         features = sets[place % len(sets)]
+        # The place after those of each feature alone.
+        further = place - len(wanted) - 2
+        is_wider = further % 3 == 0
+        has_width = V_HEAD_DIM in takes and further >= 0 and further % 3 < WIDTHS
+        if has_width and further == 0:
+            return self.having((V_HEAD_DIM,), is_wider)
         # With all others at once, and in every second build after those that have one of them alone.
-        has_layout = LAYOUT in takes and (place == 1 or (place > len(wanted) + 1 and place % 2 == 0))
-        return dataclasses.replace(
-            self,
-            features=(*(n for n in COMPILED_FEATURES if n in features), *((LAYOUT,) if has_layout else ())),
+        has_layout = LAYOUT in takes and (
+            place == 1 or (further >= 0 and place % 2 == 0) or (has_width and not is_wider)
         )
+        of_rows = (*((LAYOUT,) if has_layout else ()), *((V_HEAD_DIM,) if has_width else ()))
+        return self.having((*(n for n in COMPILED_FEATURES if n in features), *of_rows), is_wider)
+
+    def having(self, features: Sequence[str], is_wider: bool = True) -> AttentionBuild:
+        """Return the build with exactly these features. Rows of V that have a length of their own keep it.
+
+        `is_wider`: whether they become longer than those of K if they do not have one.
+        """
+        has_width = V_HEAD_DIM in features
+        width = (self.v_head_dim or other_width(self.head_dim, is_wider)) if has_width else None
+        return dataclasses.replace(self, features=tuple(features), v_head_dim=width)
 
     @override
     def places_of_features(self, takes: Sequence[str]) -> int:
-        return 2 + len([name for name in self.feature_order if name in takes])
+        of_widths = WIDTHS if V_HEAD_DIM in takes else 0
+        return 2 + len([name for name in self.feature_order if name in takes]) + of_widths
 
     @property
     @override
     def with_fewer_features(self) -> Sequence[AttentionBuild]:
         """Builds with fewer features: all but one, and so on down to none."""
         fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
-        return [dataclasses.replace(self, features=chosen) for some in fewer for chosen in some]
+        return [self.having(chosen) for some in fewer for chosen in some]
 
     @override
     def of_problem(self, problem: Problem) -> AttentionBuild:
         return dataclasses.replace(
-            self, dtype=problem.dtype, head_dim=problem.head_dim, features=problem.compiled_features
+            self,
+            dtype=problem.dtype,
+            head_dim=problem.head_dim,
+            features=problem.compiled_features,
+            v_head_dim=problem.v_head_dim,
         )
 
     @property
@@ -160,7 +200,8 @@ class AttentionBuild(HeadBuild):
     def _fields_of_features(self, values: Mapping[str, Any], dropout: tuple[float, int]) -> dict[str, Any]:
         on = {term.field: values.get(term.field, term.plain) for term in TERMS if term.field in self.features}
         on |= dict(zip((DROPOUT, "dropout_seed"), dropout)) if DROPOUT in self.features else {}
-        return on | ({LAYOUT: LAYOUTS[0]} if LAYOUT in self.features else {})
+        on |= {LAYOUT: LAYOUTS[0]} if LAYOUT in self.features else {}
+        return on | ({V_HEAD_DIM: self.v_head_dim} if V_HEAD_DIM in self.features else {})
 
     @property
     def depends_on_distance(self) -> bool:

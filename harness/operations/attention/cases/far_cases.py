@@ -21,9 +21,10 @@ def far_cases(build: AttentionBuild, seed: int) -> tuple[Case, ...]:
     """
     if DROPOUT in build.features or LAYOUT in build.features:
         return ()
-    long = -(-FAR // ((MOST_SEQUENCES - 1) * build.head_dim)) + 1
+    shortest_row = min(build.head_dim, build.v_head_dim or build.head_dim)
+    long = -(-FAR // ((MOST_SEQUENCES - 1) * shortest_row)) + 1
     # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.
-    few = min(build.tile_keys + FEW_ROWS, 2 * build.head_dim - 1)
+    few = min(build.tile_keys + FEW_ROWS, 2 * shortest_row - 1)
     features = build.drawn_features(lambda values: values[0])
     return tuple(
         Case(

@@ -17,12 +17,12 @@ from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.spread import in_powers, nearer_than
-from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild
+from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild, other_width
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.layout import DRAWN as LAYOUTS
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.problem import DROPOUT, LAYOUT, Problem
+from harness.operations.attention.problem import DROPOUT, LAYOUT, V_HEAD_DIM, Problem
 from harness.operations.attention.sizes import default_scale, heads_in_words
 
 RISING = "rising"
@@ -105,7 +105,8 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield _rebuilt(case, builds.of(case), build)
         if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
             # Features that it needs, in the plainest build.
-            yield _rebuilt(case, builds.of(case), dataclasses.replace(build, features=p.compiled_features))
+            is_wider = p.v_width > p.head_dim
+            yield _rebuilt(case, builds.of(case), build.having(p.compiled_features, is_wider))
     yield from case.with_plainer_regime()
     yield from _shorter(case, builds.of(case))
     yield from case.with_small_seed()
@@ -157,6 +158,8 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
     takes += [term.in_words(problem) for term in problem.terms]
     takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
     takes += [] if problem.layout.is_dense else [f"layout {problem.layout}"]
+    if problem.v_head_dim is not None:
+        takes.append(f"rows of V of {problem.v_head_dim} elements, of K {problem.head_dim}")
     takes += [f"offsets beyond {in_powers(problem.far)} elements"] if problem.far else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
@@ -235,6 +238,7 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
         _with_features(case, plainer.features),
         dtype=plainer.dtype,
         head_dim=plainer.head_dim,
+        v_head_dim=plainer.v_head_dim,
         scale=None if p.scale == default_scale(p.head_dim) else p.scale,
         q_len=length(p.q_len, build.tile_rows, plainer.tile_rows),
         kv_len=length(p.kv_len, build.tile_keys, plainer.tile_keys),
@@ -251,7 +255,8 @@ def _with_features(case: Case, features: Sequence[str]) -> Case:
     seed = p.dropout_seed if dropout else 0
     layout = DENSE if LAYOUT not in features else LAYOUTS[0] if p.layout.is_dense else p.layout
     far = 0 if dropout or not layout.is_dense else p.far
-    return _changed(case, **fields, dropout=dropout, dropout_seed=seed, layout=layout, far=far)
+    width = (p.v_head_dim or other_width(p.head_dim, is_wider=True)) if V_HEAD_DIM in features else None
+    return _changed(case, **fields, dropout=dropout, dropout_seed=seed, layout=layout, far=far, **{V_HEAD_DIM: width})
 
 
 def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
@@ -275,5 +280,5 @@ def _changed(case: Case, **fields: Any) -> Case:
     layout = fields.pop(LAYOUT, p.layout)
     changed = dataclasses.replace(p, **fields, layout=DENSE)
     if not layout.is_dense:
-        changed = dataclasses.replace(changed, layout=layout.fitted_to(changed.q_shape, changed.kv_shape))
+        changed = dataclasses.replace(changed, layout=layout.fitted_to(changed.shapes))
     return case.with_problem(changed)

@@ -16,6 +16,7 @@ from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.sizes import default_scale
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -69,8 +70,9 @@ def _with_other_steps(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Ans
         others = dataclasses.replace(problem, mask=problem.mask.without(causal.kind))
         name = "the answer with the causal mask aligned top-left instead of bottom-right"
         yield name, _answered(others, inputs, functools.partial(_aligned_top_left, keys=problem.kv_len))
-    exchanged = {**inputs, "K": inputs["V"], "V": inputs["K"]}
-    yield "the answer with K and V exchanged", attention(problem, exchanged)
+    if problem.v_head_dim is None:
+        exchanged = {**inputs, "K": inputs["V"], "V": inputs["K"]}
+        yield "the answer with K and V exchanged", attention(problem, exchanged)
     overflowing = _answered(problem, inputs, lambda block: block, _without_subtraction)
     if not np.isfinite(overflowing["O"]).all():
         yield "the answer without subtracting the maximum, whose exponentials overflow", overflowing
@@ -100,7 +102,7 @@ def _answered(
     mistake: Callable[[Block], Block],
     answer_of_block: Callable[[Block], Mapping[str, Float64Array]] = answer_of,
 ) -> dict[str, Float64Array]:
-    O, lse = np.empty(problem.q_shape), np.empty(problem.q_shape[:-1])
+    O, lse = np.empty(problem.o_shape), np.empty(problem.lse_shape)
     for block in blocks_of(problem, inputs):
         answer = answer_of_block(mistake(block))
         O[block.where], lse[block.where] = answer["O"], answer["lse"]
@@ -139,10 +141,17 @@ def _other_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
         **{f"without {term.label}": {term.field: term.off} for term in problem.terms},
         "without dropout": {"dropout": 0.0, "dropout_seed": 0} if problem.dropout else {},
         "with a scale of 1": {"scale": 1.0} if problem.tau != 1.0 else {},
+        "with a scale of 1 / sqrt(v_head_dim)": _scale_of_values(problem),
     }
     for name, fields in left_out.items():
         if fields:
             yield name, dataclasses.replace(problem, **fields)
+
+
+def _scale_of_values(problem: Problem) -> dict[str, float]:
+    """The scale that the rows of V would give by default; none if it is the problem's."""
+    scale = default_scale(problem.v_width)
+    return {"scale": scale} if problem.v_head_dim is not None and problem.tau != scale else {}
 
 
 def _other_heads(problem: Problem) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
