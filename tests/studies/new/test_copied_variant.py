@@ -30,9 +30,8 @@ PROBLEMS: dict[str, tuple[BaseProblem, ...]] = {
 }
 FOUND = discover()
 LANGUAGES = ("cupy", "numba")
-REFUSED = (
-    "ring-fa3-cupy",
-    *(f"{name}-{each}" for name in ("bwd-mma", "ring-mma", "ring-bwd-mma", "tree-mma") for each in LANGUAGES),
+REFUSED = tuple(
+    f"{name}-{each}" for name in ("bwd-mma", "ring-mma", "ring-fa3", "ring-bwd-mma", "tree-mma") for each in LANGUAGES
 )
 OTHERS_KERNELS = tuple(f"{name}-{each}" for name in ("ring", "ring-bwd", "tree") for each in LANGUAGES)
 """Variants that launch kernels of other algorithms beside their own."""
