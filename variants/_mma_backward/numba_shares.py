@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from numba import cuda, int32, uint32
 
 from variants._mma import LINE_BYTES, LINE_ELEMENTS
-from variants._mma_backward import DQ_COLUMNS, PRODUCT_REGISTERS, BackwardMmaTile
-from variants._mma_backward import WARP_ROWS as DQ_ROWS
+from variants._mma_backward import DQ_COLUMNS
+from variants._mma_backward.tile import PRODUCT_REGISTERS, BackwardMmaTile
+from variants._mma_backward.tile import WARP_ROWS as DQ_ROWS
 
 FLOAT_BYTES = 4
 
