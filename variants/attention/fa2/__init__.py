@@ -125,7 +125,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(features.factor(p)))
     args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
     owners = grid_across(p, blocks(p.q_len, tile.Br))
-    launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p, tile) * FLOAT32_BYTES)
+    launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p.head_dim, tile, p.v_width) * FLOAT32_BYTES)
     return Plan(
         launches=(*visits.launches(listing), launch),
         buffers=(Buffer("lse", p.lse_shape, "float32"), *visits.buffers),
@@ -146,18 +146,21 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
 
 
-def shared_floats(problem: Problem, tile: Tile) -> int:
-    """Q_i and later O_i, K_j, V_j and P, where l and m of every row are put in the end."""
-    d, v_width = problem.head_dim, problem.v_width
-    of_rows = max(rows_floats(tile.Br, d), rows_floats(tile.Br, v_width))
-    return of_rows + rows_floats(tile.Bc, d) + rows_floats(tile.Bc, v_width) + P_floats(tile)
+def shared_floats(head_dim: int, tile: Tile, v_width: int | None = None) -> int:
+    """Q_i and later O_i, K_j, V_j and P, where l and m of every row are put in the end.
+
+    Rows of V and O have `v_width` elements, or `head_dim` if it is None.
+    """
+    widths = (head_dim, v_width or head_dim)
+    of_rows = max(rows_floats(tile.Br, width) for width in widths)
+    return of_rows + sum(rows_floats(tile.Bc, width) for width in widths) + P_floats(tile)
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `tile_of(problem)` first."""
 
     def floats(_: int, tile: Tile) -> int:
-        return shared_floats(problem, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
+        return shared_floats(problem.head_dim, tile, problem.v_width) + noted_bytes(problem, tile) // FLOAT32_BYTES
 
     # What a thread holds of O are elements of its rows, which are as long as those of V.
     return tile_space(problem.v_width, tile_of(problem), floats, has_spans(problem), MORE_SHARED_BYTES)

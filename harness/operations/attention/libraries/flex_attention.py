@@ -16,7 +16,7 @@ from harness.model.contenders.torch_contender import Tensors
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.problem import V_HEAD_DIM, Problem
 from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import SINKS, TERMS
 from harness.support.errors import UnsupportedProblem
@@ -33,7 +33,7 @@ class FlexAttention(TorchAttention):
 
     def __init__(self, stage: Any) -> None:
         problem: Problem = stage.problem
-        if problem.mask.text in OWN_MASKS and not problem.compiled_features:
+        if problem.mask.text in OWN_MASKS and not set(problem.compiled_features) - {V_HEAD_DIM}:
             raise UnsupportedProblem(NAME, f"PyTorch's other rows have mask {problem.mask}")
         super().__init__(NAME, stage, takes=FEATURES)
 
