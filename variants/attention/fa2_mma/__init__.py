@@ -73,8 +73,7 @@ def tile_of(problem: Problem) -> MmaTile:
     Where a thread keeps more than S, O and Q take, the usual tile would spill: what rows see, or what scores become,
     see `ROOMY_PART`; what is noted of a tile (blocks of a mask are mostly whole numbers of the smaller tiles besides),
     or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
-    the most that leave room for that. A spill of a few bytes that costs less time than a smaller tile would stays, see
-    tests/variants/test_mma_resources.py.
+    the most that leave room for that. See also registers.py.
     """
     has_all_scores = problem.score_features == features.SCORE_FEATURES
     width = longest_row(problem)

@@ -25,14 +25,28 @@ BESIDE_FIVE_STEPS = 160
 """`KEPT_REGISTERS` if Q K^T is summed in five steps of 16 elements."""
 BESIDE_FIVE_STEPS_AND_SLOPES = 152
 """The same under ALiBi with sinks or dropout."""
-COMPUTED_AGAIN_AT_128 = {
-    ("band", "sinks"): (0, 1, 1, 1),
-    ("band", "softcap", "dropout"): (0, 1, 0, 1),
-    ("band", "alibi", "dropout"): (0, 1, 1, 0),
-    ("spans", "dropout"): (1, 1, 1, 1),
-    ("flashmask", "dropout"): (1, 1, 1, 1),
+COMPUTED_AGAIN = {
+    128: {
+        ("band", "sinks"): (0, 1, 1, 1),
+        ("band", "softcap", "dropout"): (0, 1, 0, 1),
+        ("band", "alibi", "dropout"): (0, 1, 0, 0),
+        ("spans", "dropout"): (1, 1, 1, 1),
+        ("flashmask", "dropout"): (1, 1, 1, 1),
+    },
+    112: {
+        ("band", "dropout"): (0, 1, 0, 1),
+        ("band", "softcap", "dropout"): (0, 0, 0, 1),
+        ("band", "alibi", "dropout"): (0, 1, 0, 0),
+        ("band", "sinks", "dropout"): (1, 1, 1, 1),
+        ("spans", "dropout"): (0, 1, 1, 1),
+    },
 }
-"""`computed_again` beyond 112 elements per row, for a mask and features whose spills its rules would leave."""
+"""`computed_again` by `padded_row`, for masks and features whose spills its rules would leave."""
+ONE_BODY = {
+    128: {("band", "alibi", "dropout")},
+    112: {("band", "dropout"), ("band", "alibi", "dropout"), ("band", "sinks", "dropout")},
+}
+"""Which of these have one body of the loop, as well."""
 
 
 def forms(problem: Problem, tile: MmaTile, ends_at_once: bool) -> str:
@@ -40,7 +54,7 @@ def forms(problem: Problem, tile: MmaTile, ends_at_once: bool) -> str:
     one_body = has_one_body(problem, tile)
     d = _longest_row(problem)
     spares = (has_spans(problem) and 112 < d <= 128) or (ends_at_once and d <= 64)
-    warps_write = (one_body or spares) and tile.Br == 32 * tile.warps
+    warps_write = ((one_body and not problem.dropout) or spares) and tile.Br == 32 * tile.warps
     return f"FormsOf<{int(one_body)}, {int(warps_write)}, {sums(problem, ends_at_once)}>"
 
 
@@ -61,7 +75,9 @@ def kept_registers(problem: Problem, ends_at_once: bool) -> int:
 
 def has_one_body(problem: Problem, tile: MmaTile) -> bool:
     """Whether masked tiles and others share their code. Two bodies of the loop take a few registers more."""
-    return tile.part(problem.v_width) > ROOMY_PART and not problem.dropout
+    if problem.dropout:
+        return features_of_registers(problem) in ONE_BODY.get(padded_row(problem), ())
+    return tile.part(problem.v_width) > ROOMY_PART
 
 
 def sums(problem: Problem, ends_at_once: bool) -> int:
@@ -79,8 +95,8 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     That is the warp's rows, where the rows of K and V, and of O, begin, and what a thread copies of K and V. Which of
     these leaves ptxas without spills was found by trying.
     """
-    chosen = COMPUTED_AGAIN_AT_128.get((kind_of_mask(problem), *problem.compiled_features))
-    if chosen is not None and 112 < _longest_row(problem) <= 128 and not ends_at_once:
+    chosen = COMPUTED_AGAIN.get(padded_row(problem), {}).get(features_of_registers(problem))
+    if chosen is not None and not ends_at_once:
         return f"ComputedAgain<{', '.join(map(str, chosen))}>"
     d, spans, sinks, alibi = _longest_row(problem), has_spans(problem), problem.sinks, problem.alibi
     narrow, capped, drops = d <= 64, problem.softcap is not None, problem.dropout > 0
@@ -109,11 +125,13 @@ def _longest_row(problem: Problem) -> int:
     return max(problem.head_dim, problem.v_width)
 
 
-def kind_of_mask(problem: Problem) -> str:
-    """Return what kernels read of a mask: nothing of a band, spans, what FlashMask hides, or several of these."""
-    kinds = {
-        "spans": has_spans(problem),
-        "blocks": problem.blocks is not None,
-        "flashmask": problem.flashmask is not None,
-    }
-    return "+".join(kind for kind, is_there in kinds.items() if is_there) or "band"
+def padded_row(problem: Problem) -> int:
+    """Return how many elements the longest rows have, rounded up to whole steps of 16."""
+    return 16 * -(-_longest_row(problem) // 16)
+
+
+def features_of_registers(problem: Problem) -> tuple[str, ...]:
+    """Return what kernels read of a mask (nothing of a band), and the features that are compiled into them."""
+    p = problem
+    kinds = {"spans": has_spans(p), "blocks": p.blocks is not None, "flashmask": p.flashmask is not None}
+    return ("+".join(kind for kind, is_there in kinds.items() if is_there) or "band", *p.compiled_features)
