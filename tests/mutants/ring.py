@@ -30,6 +30,14 @@ def _in_merge(bug: str, cuda: tuple[str, str], numba: tuple[str, str], *, saniti
     )
 
 
+OF_STRIDES = (
+    # A slot has room for the largest chunk; shorter ones come to its beginning.
+    Mutant(
+        "strides of the largest chunk for all", "ring-numba",
+        (Patch(_SHARED, "return buffer if is_full else Reshaped(", "return buffer if True else Reshaped("),),
+    ),
+)  # fmt: skip
+"""In Numba alone, whose arrays have strides."""
 MUTANTS = (
     # Copies go to the device before, while masks and launches take the block to come from there.
     *_in_plan(
@@ -98,9 +106,5 @@ MUTANTS = (
         ("        cuda.syncwarp()  # all lanes have read lse_s\n", ""),
         sanitize=True,
     ),
-    # A slot has room for the largest chunk; shorter ones come to its beginning.
-    Mutant(
-        "strides of the largest chunk for all", "ring-numba",
-        (Patch(_SHARED, "return buffer if is_full else Reshaped(", "return buffer if True else Reshaped("),),
-    ),
+    *OF_STRIDES,
 )  # fmt: skip

@@ -26,9 +26,9 @@ from variants._mma.numba_mma import (
 )
 from variants._mma.numba_tiles import numba_tiles
 from variants._mma.numba_unrolled import unrolled
-from variants._mma_backward.tile import WARP_ROWS as DQ_ROWS
 from variants._mma_backward import BackwardMmaTile
 from variants._mma_backward.numba_shares import numba_shares
+from variants._mma_backward.tile import WARP_ROWS as DQ_ROWS
 
 ZERO = np.float32(0)
 FRAGMENT = 128
