@@ -72,7 +72,7 @@ def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout:
             "C-contiguous"
         )
     order = sorted(range(3), key=lambda axis: strides["Q"][axis], reverse=True)
-    shape, size, of_output = arrays["Q"].shape, arrays["Q"].shape[-1], [0, 0, 0, 1]
+    shape, size, of_output = arrays["Q"].shape, arrays["V"].shape[-1], [0, 0, 0, 1]  # a row of O is as long as one of V
     for axis in reversed(order):
         of_output[axis] = size
         size *= shape[axis]

@@ -77,6 +77,12 @@ def test_an_axis_of_one_may_have_any_stride():
 
 
 @pytest.mark.compiles(False)
+def test_rows_of_the_output_are_as_long_as_those_of_v():
+    arrays = {name.upper(): each for name, each in drawn().items()}
+    assert dict(layout_of(arrays | {"V": arrays["V"][..., :8]}, 0).strides)["O"] == (640, 320, 8, 1)
+
+
+@pytest.mark.compiles(False)
 def test_a_layout_that_kernels_cannot_have_is_refused():
     arrays = {name.upper(): each for name, each in drawn().items()}
     with pytest.raises(UsageError, match="needs arrays"):
