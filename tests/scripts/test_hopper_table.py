@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,7 @@ class Context(HostContext):
 class Stopwatch:
     """Each run takes a millisecond."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, others: Sequence[Any] = ()) -> None:
         pass
 
     def cold_ms(self, enqueue: Any) -> float:

@@ -64,7 +64,7 @@ AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
         for feature in FEATURES
     },
     "every change of scores without a mask": (
-        3,
+        2,
         lambda c: c.problem.score_features == CHANGES_OF_SCORES and not c.problem.mask.parts,
     ),
     "one of them in float32": (
