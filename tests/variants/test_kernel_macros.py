@@ -9,7 +9,7 @@ from harness.model.discovery import discover
 from harness.model.operation import operation_named
 from harness.model.variant import Variant
 
-TILE_SIZES = {"D", "HEAD_DIM", "BR", "BC"}
+TILE_SIZES = {"D", "DV", "HEAD_DIM", "BR", "BC"}
 MOST_MACROS = 6
 """Besides the sizes of tiles."""
 TILED = ("fa2-cupy", "fa2-mma-cupy", "fa3-cupy")
