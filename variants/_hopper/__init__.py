@@ -176,13 +176,19 @@ def layout(problem: Problem) -> Feature:
     return Feature("Layout", chosen, (), (("_hopper", "layout.cuh"),))
 
 
+def _byte_strides(problem: Problem, name: str) -> tuple[int, int, int]:
+    """Bytes from one sequence, head and row of a tensor to the next."""
+    sequence, head, row, _ = (stride * ELEMENT_BYTES for stride in problem.tensor(name).strides)
+    return sequence, head, row
+
+
 def tensor_map(name: str, problem: Problem, rows: int) -> TensorMap:
     """K or V of a problem, of which one box has `rows` rows of one head. With a layout, sequences are an axis."""
     tensor = problem.tensor(name)
     batch, heads, length, head_dim = tensor.shape
     if problem.layout.is_dense:
         return rows_map(name, problem, batch * heads, length, rows)
-    sequence, head, row = (stride * ELEMENT_BYTES for stride in tensor.strides[:-1])
+    sequence, head, row = _byte_strides(problem, name)
     return replace(
         rows_map(name, problem, heads, length, rows),
         extents=(head_dim, length, heads, batch),
@@ -197,7 +203,7 @@ def packed_tensor_map(name: str, problem: Problem, packed: int) -> TensorMap:
         return packed_map(name, problem, packed)
     tensor = problem.tensor(name)
     batch, heads, length, head_dim = tensor.shape
-    sequence, head, row = (stride * ELEMENT_BYTES for stride in tensor.strides[:-1])
+    sequence, head, row = _byte_strides(problem, name)
     return replace(
         packed_map(name, problem, packed),
         extents=(head_dim, length, packed, heads // packed, batch),
@@ -216,9 +222,10 @@ def tensor_bytes(problem: Problem, name: str, first_rows: Any, rows: Any) -> Any
     """(heads of all sequences, ...): bytes of moving `rows` rows of each head of a tensor, from `first_rows` on."""
     tensor = problem.tensor(name)
     batch, heads = tensor.shape[:2]
-    first, sequence, head, row = (n * ELEMENT_BYTES for n in (tensor.first, *tensor.strides[:-1]))
-    begins = first + sequence * np.arange(batch, dtype=np.int64)[:, None] + head * np.arange(heads, dtype=np.int64)
-    return _boxes_bytes(begins.reshape(-1, 1) + first_rows * row, row, rows, problem.head_dim)
+    sequence, head, row = _byte_strides(problem, name)
+    of_heads = sequence * np.arange(batch, dtype=np.int64)[:, None] + head * np.arange(heads, dtype=np.int64)
+    begins = tensor.first * ELEMENT_BYTES + of_heads.reshape(-1, 1)
+    return _boxes_bytes(begins + first_rows * row, row, rows, problem.head_dim)
 
 
 def _boxes_bytes(begin: Any, stride: int, rows: Any, head_dim: int) -> Any:

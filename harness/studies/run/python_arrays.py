@@ -30,10 +30,12 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
 
             return np.asarray(held.view(torch.int16).numpy()).view(NUMPY_DTYPES["bfloat16"])
         return np.asarray(held.numpy())
-    if hasattr(array, "__cuda_array_interface__") and hasattr(array, "get"):
-        return np.asarray(array.get())  # CuPy
-    if hasattr(array, "__dlpack__") or hasattr(array, "__array__"):
-        return np.asarray(np.from_dlpack(array) if hasattr(array, "__dlpack__") else array)
+    if _is_cupy(array):
+        return np.asarray(array.get())
+    if hasattr(array, "__dlpack__"):
+        return np.from_dlpack(array)
+    if hasattr(array, "__array__"):
+        return np.asarray(array)
     raise UsageError(
         f"{name} is a {type(array).__name__}; pass an array of NumPy, PyTorch or CuPy, or one that has __dlpack__"
     )
@@ -52,7 +54,7 @@ def in_kind_of(array: Any, output: np.ndarray) -> Any:
         if output.dtype == NUMPY_DTYPES["bfloat16"]:
             return torch.from_numpy(output.view(np.int16)).view(torch.bfloat16).to(array.device)
         return torch.from_numpy(output).to(array.device)
-    if hasattr(array, "__cuda_array_interface__") and hasattr(array, "get"):
+    if _is_cupy(array):
         import cupy
 
         return cupy.asarray(output)
@@ -65,7 +67,7 @@ def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout:
     Strides are those within each array; kernels get each in a buffer of its own. Raises `UsageError` or `ProblemError`
     if there is no such layout.
     """
-    strides = {name: _element_strides(name, array, axes_left_out) for name, array in arrays.items() if name in TENSORS}
+    strides = {name: _element_strides(name, array) for name, array in arrays.items() if name in TENSORS}
     if axes_left_out or "Q" not in strides:
         raise UsageError(
             f"layout={IN_PLACE!r} needs arrays (batch, heads, len, head_dim); add axes, or leave it out: copies are "
@@ -79,7 +81,7 @@ def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout:
     return Layout.of_strides(**strides, O=of_output)
 
 
-def _element_strides(name: str, array: np.ndarray, axes_left_out: int) -> Sequence[int]:
+def _element_strides(name: str, array: np.ndarray) -> Sequence[int]:
     """An axis of extent 1 may have any stride: it gets one that overlaps nothing."""
     if any(stride % array.itemsize or stride < 0 for stride in array.strides):
         raise UsageError(f"{name} has strides of {array.strides} bytes; kernels need whole elements, forwards")
@@ -94,3 +96,7 @@ def _element_strides(name: str, array: np.ndarray, axes_left_out: int) -> Sequen
 
 def _is_torch(array: Any) -> bool:
     return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "detach")
+
+
+def _is_cupy(array: Any) -> bool:
+    return hasattr(array, "__cuda_array_interface__") and hasattr(array, "get")
