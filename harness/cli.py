@@ -37,9 +37,9 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
     program = program_name()
     parser = CommandParser(
         prog=program,
-        description="Compares attention kernels: correctness, bytes moved, speed.",
-        epilog=f"'{program} help COMMAND' shows the options of a command, and examples.\n"
-        "Exit status: 0 all variants that ran passed, 1 a variant failed, 2 wrong usage.",
+        description="Compare attention kernels: correctness, bytes moved, speed.",
+        epilog=f"'{program} help COMMAND' shows the options of a command and examples.\n"
+        "Exit status: 0 if all variants that ran passed, 1 if one failed, 2 if the command line is invalid.",
     )
     parser.add_argument("--version", action="version", version=f"{SCRIPT} {VERSION}", help="show the version and exit")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog=program)

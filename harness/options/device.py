@@ -34,13 +34,13 @@ class CacheOptions:
 
     gpu: str | None = option(
         "NAME",
-        f"GPU whose caches and roofline are modelled: {', '.join(GPUS)} (default: the one that is present, else h200; "
-        "b200 with --arch sm_100a)",
+        f"GPU whose caches and roofline are modelled: {', '.join(GPUS)} (default: the one that is present, else h200, "
+        "or b200 with --arch sm_100a)",
     )
     l2_bytes: int | None = option("N", "model an L2 cache of N bytes instead of the GPU's own size", type=WHOLE_NUMBER)
     cache_control: str | None = option(
         None, "all: each launch begins with empty caches, as in Nsight Compute; none: L2 stays warm between the "
-        "launches of a plan (default: none, but all if the counts are compared with a GPU's counters)",
+        "launches of a plan (default: none, or all if the counts are compared with a GPU's counters)",
         choices=("all", "none"),
     )  # fmt: skip
 
@@ -56,8 +56,8 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
-        help="on a GPU: count bytes by running on the emulator too (auto: only if that takes no more than "
-        "a few seconds). The emulator itself always counts",
+        help="on a GPU: whether bytes are also counted, on the emulator (auto: only if this takes no more than a few "
+        "seconds). On the emulator, they are always counted",
     )
     add_emulator(group)
 
@@ -74,23 +74,22 @@ def add_step_limit(group: argparse._ActionsContainer) -> None:
         "--step-limit",
         type=WHOLE_NUMBER,
         metavar="N",
-        help="emulator: instructions that a warp may run before it is stopped",
+        help="emulator: number of instructions after which a warp is stopped",
     )
 
 
-def add_arch(group: argparse._ActionsContainer) -> None:
-    """Add --arch."""
+def add_arch(group: argparse._ActionsContainer, default: str = RunSettings.arch) -> None:
+    """Add --arch. `default` is the default in words."""
     group.add_argument(
         "--arch",
         metavar="ARCH",
-        help="emulator: architecture that kernels are compiled for and run on, such as sm_90a or sm_100a "
-        f"(default: {RunSettings.arch})",
+        help=f"emulator: architecture for which kernels are compiled, such as sm_90a or sm_100a (default: {default})",
     )
 
 
-def add_emulator(group: argparse._ActionsContainer) -> None:
-    """Add --arch, --step-limit, --seed and --threads."""
-    add_arch(group)
+def add_emulator(group: argparse._ActionsContainer, arch: str = RunSettings.arch) -> None:
+    """Add --arch, --step-limit, --seed and --threads. `arch` is the default of --arch in words."""
+    add_arch(group, arch)
     add_step_limit(group)
     group.add_argument(
         "--seed",
@@ -99,12 +98,12 @@ def add_emulator(group: argparse._ActionsContainer) -> None:
         help=f"selects inputs and the order of warps (default: {RunSettings.seed})",
     )
     group.add_argument(
-        "--threads", type=WHOLE_NUMBER, metavar="N", help="emulator: CPU threads (default: one per core)"
+        "--threads", type=WHOLE_NUMBER, metavar="N", help="emulator: number of CPU threads (default: one per core)"
     )
 
 
 def add_sanitizer(
-    parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: by compute-sanitizer, if it is installed"
+    parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: run compute-sanitizer, if it is installed"
 ) -> None:
     """Add --sanitize."""
     group = parser.add_argument_group("sanitizer")

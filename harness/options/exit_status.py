@@ -26,5 +26,5 @@ def add_allow_undecided(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-undecided",
         action="store_true",
-        help="exit with 0 if a verdict is `undecided`, see docs/columns.md (default: with 1)",
+        help="exit with status 0 instead of 1 if a verdict is 'undecided'; see docs/columns.md",
     )

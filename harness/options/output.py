@@ -31,16 +31,16 @@ class ReportOptions:
 
     format: str = option(
         None,
-        "how the result is written (default: table)",
+        "format of the result (default: table)",
         choices=("table", "markdown", "csv", "json"),
         default="table",
     )
-    output: Path | None = option("FILE", "write to this file instead of the terminal", type=Path)
+    output: Path | None = option("FILE", "write the result to this file instead of the terminal", type=Path)
     color: ColourChoice = option(
-        None, "whether verdicts are coloured; auto: only on a terminal, see NO_COLOR and FORCE_COLOR",
+        None, "colour verdicts; auto: only on a terminal, unless NO_COLOR or FORCE_COLOR is set",
         choices=("auto", "always", "never"), default="auto",
     )  # fmt: skip
-    explain: bool = flag("explain every column of the tables")
+    explain: bool = flag("explain every column of the tables, below the output")
     keep: bool | None = None
     """Whether the result is stored; None if the command has nothing to store."""
 

@@ -70,7 +70,7 @@ def add_operation(parser: argparse.ArgumentParser) -> None:
         "--operation",
         default=DEFAULT_OPERATION,
         metavar="NAME",
-        help=f"what to compute: {', '.join(operation_names())} (default: %(default)s); other options follow from it",
+        help=f"what to compute: {', '.join(operation_names())} (default: %(default)s); determines the other options",
     )
 
 

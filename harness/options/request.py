@@ -83,7 +83,7 @@ class StudyRequest(Request):
     cache_options: CacheOptions = field(default_factory=CacheOptions)
     workers: int | str | None = None
     """Number of worker processes, or the address of a Dask scheduler; None to run without workers."""
-    afresh: bool = flag("start anew instead of continuing an interrupted command")
+    afresh: bool = flag("start over instead of continuing an interrupted command")
 
     @classmethod
     @override

@@ -29,12 +29,13 @@ class Selection:
 
     variants: str | None = option("GLOB[,GLOB]", "names, or shell patterns such as 'fa*' (default: all)")
     plugin: Sequence[Path] = option(
-        "FILE.py", "a file with a function register(registry) that adds variants; may be repeated",
+        "PATH", "a file, or a folder with an __init__.py, whose function register(registry) adds variants; may be "
+        "repeated",
         action="append", type=Path, default=(),
     )  # fmt: skip
     tile: str | None = option(
-        "NAME=N[,NAME=N]", "tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each "
-        "variant's own)",
+        "NAME=N[,NAME=N]", "tile sizes, such as Br=32,Bc=16, for variants that declare them (default: each variant's "
+        "own)",
     )  # fmt: skip
     own_variants: tuple[Variant, ...] = ()
     """Variant objects of a caller from Python, which run in this process."""

@@ -69,7 +69,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
         "--watch",
         action="store_true",
         help="run again when a file that the result depends on changes: plugins, the modules that they import, kernel "
-        "sources, variants/, array files; Ctrl-C ends it",
+        "sources, variants/, array files; press Ctrl-C to stop",
     )
 
 

@@ -48,7 +48,7 @@ def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
         type=argument_type(parse_workers),
         metavar="N|ADDRESS",
         help=f"distribute {what} over N processes on this machine, or over the workers of the Dask scheduler at this "
-        "address, such as tcp://10.0.0.1:8786 (default: this process alone)",
+        "address, such as tcp://10.0.0.1:8786 (default: use only this process)",
     )
 
 

@@ -69,21 +69,21 @@ class Problem(ScoreFields):
     """Elements per row of V and O; `head_dim` is that of Q and K. None means as many as `head_dim`, and an equal number
     becomes None, so that a problem has one form."""
     dropout: float = option(
-        0.0, "probability with which each weight becomes 0; the others are multiplied by 1 / (1 - P)", metavar="P",
-        parse=real_number, default_text="0, none",
+        0.0, "probability that a weight becomes 0; the other weights are multiplied by 1 / (1 - P)", metavar="P",
+        parse=real_number, default_text="0",
     )  # fmt: skip
     """P, rounded to a multiple of 2^-8: after the softmax, each weight is set to 0 with this probability, and otherwise
     multiplied by 1 / (1 - P) (Srivastava et al. 2014, JMLR 15, 1929). lse does not depend on it. The module `dropout`
     defines which weights are set to 0."""
-    dropout_seed: int = option(0, "selects the weights that become 0; a whole number", parse=whole_number)
+    dropout_seed: int = option(0, "selects which weights become 0; a whole number", parse=whole_number)
     """Key of dropout's random numbers, from 0 to 2^64 - 1. Ignored without dropout."""
     layout: Layout = option(DENSE, LAYOUT_HELP, metavar="LAYOUT", parse=parse_layout)
     """Where the elements of Q, K, V and O lie, as a `Layout` or as text, such as `bshd`. The axes of arrays keep their
     order, and their strides differ."""
     far: int = option(
-        0, "kernels get a batch so large that the last sequence lies N elements behind the first, such as 2^31; the "
-        "emulator runs the blocks of --batch of them (alone: 2^32)",
-        parse=elements_apart, default_text="0, side by side", if_alone=FAR,
+        0, "give kernels a batch so large that the last sequence begins at least N elements after the first, such as "
+        "2^31; without N: 2^32. The emulator runs only the blocks of the --batch sequences",
+        parse=elements_apart, default_text="0, adjacent sequences", if_alone=FAR,
     )  # fmt: skip
     """Distance in elements, in the largest tensor, between the beginnings of the first and the last sequence of the
     batch that kernels get (`spread`). 0: kernels get this problem."""

@@ -53,8 +53,9 @@ class ScoreFields(Sizes):
     """Whether score s of row i, key j and head h becomes s - slopes[h] abs(i + kv_len - q_len - j) (Press, Smith and
     Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the position."""
     bias: tuple[str, ...] | None = option(
-        None, f"adds an input bias[h, i, j] to the scores, which varies over AXES, some of {','.join(AXES)}",
-        metavar="AXES", parse=parse_axes, if_alone=AXES, default_text="no bias; all of these without AXES",
+        None, f"adds an input bias[h, i, j] to the scores; it varies along AXES, some of {','.join(AXES)}; without "
+        "AXES: along all three",
+        metavar="AXES", parse=parse_axes, if_alone=AXES, default_text="no bias",
     )  # fmt: skip
     """The axes over which the input `bias` varies, as a tuple or as text such as `heads,kv_len`; None for no bias. The
     score of row i, key j and head h becomes s + bias[h, i, j]. A bias of -infinity hides the key from the row."""

@@ -42,7 +42,7 @@ class Sizes(BaseProblem):
     mask: Mask = option(NO_MASK, MASK_HELP, metavar="MASK", parse=parse_mask)
     """Which keys each row sees, as a `Mask` or as text, such as `causal` or `causal+window:256`."""
     scale: float | None = option(
-        None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
+        None, "factor by which scores are multiplied", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
 

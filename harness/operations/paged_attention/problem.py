@@ -85,9 +85,11 @@ class PagedProblem(BaseProblem):
     """Data type of Q, K, V and O: float16, bfloat16 or float32."""
     page_size: int = option(16, f"rows of a page, a multiple of 16 up to {PAGE_SIZES[-1]}")
     """Rows per page, one of `PAGE_SIZES`."""
-    pages: int | None = option(None, "pages in the pool", default_text="a quarter more than are in use")
+    pages: int | None = option(None, "pages in the pool", default_text="1.25 times the number in use")
     """Number of pages in the pool. None for a quarter more than are in use (`pool_pages`)."""
-    prefix: int = option(0, "keys that all sequences begin with: whole pages of them are shared")
+    prefix: int = option(
+        0, "number of leading keys that all sequences have in common; pages that hold only such keys are shared"
+    )
     """Number of first keys that all sequences have in common. Pages that lie entirely within them are shared."""
     table_len: int | None = option(
         None,
@@ -97,13 +99,13 @@ class PagedProblem(BaseProblem):
     )
     """Entries per row of the page table. None for as many as the longest sequence has pages (`table_shape`)."""
     scale: float | None = option(
-        None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
+        None, "factor by which scores are multiplied", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
     far: int = option(
-        0, "kernels get a pool so large that the last page in use lies N elements behind the first, such as 2^31 "
-        "(alone: 2^32)",
-        parse=elements_apart, default_text="0, as --pages says", if_alone=FAR,
+        0, "give kernels a pool so large that the last page in use begins at least N elements after the first, such "
+        "as 2^31; without N: 2^32",
+        parse=elements_apart, default_text="0, the pool has the size of --pages", if_alone=FAR,
     )  # fmt: skip
     """Distance in elements between the first and the last page of the pool that kernels get (`spread`). 0: kernels get
     this problem."""

@@ -38,8 +38,8 @@ class BenchRequest(StudyRequest):
     sweep: str | None = option(
         "FIELD=VALUES", "measure times for several values of one field: seq_len=256..16384 (doubling)"
     )
-    plot: Path | None = option("FILE.png|.svg", "plot time, bytes and intensity side by side", type=Path)
-    no_libraries: bool = flag("leave out PyTorch's and cuDNN's kernels")
+    plot: Path | None = option("FILE.png|.svg", "with --sweep: plot time, bytes and intensity side by side", type=Path)
+    no_libraries: bool = flag("leave out the kernels of PyTorch, cuDNN and other libraries")
 
 
 def run_bench(request: BenchRequest) -> int:
@@ -209,7 +209,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_tile(parser)
     add_effort(parser)
     add_fields_of(BenchRequest, parser.add_argument_group("sweep"), "sweep", "plot")
-    add_workers(parser, "the values of a sweep, a GPU for each worker,")
+    add_workers(parser, "the values of a sweep (each worker uses one GPU)")
     add_afresh(parser)
     add_fields_of(BenchRequest, parser, "no_libraries")
     add_report(parser)

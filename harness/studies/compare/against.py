@@ -47,6 +47,7 @@ def add_against(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=argument_type(parse_against),
         metavar="REVISION|kept[:ROW|:DATE]",
-        help="compare each variant with its version in git, or with a stored result: the newest with other kernels, "
-        "that row, or the newest up to that date; report changes beyond noise",
+        help="compare each variant with its version at this git revision, or with a stored result: kept, the newest "
+        "that has other kernels; kept:ROW, that row; kept:DATE, the newest up to that date. Changes beyond noise are "
+        "reported",
     )

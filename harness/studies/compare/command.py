@@ -42,8 +42,8 @@ class CompareRequest(StudyRequest):
     """A revision, or the kept rows that are meant."""
     allow_undecided: bool = False
     invariance: bool = flag(
-        "show on what the bits of each result depend: the rest of the batch, the splits of the keys, the padding of "
-        "the queries; and what the invariant choices cost"
+        "show whether the bits of each result depend on the rest of the batch, the splits of the keys or the padding "
+        "of the queries, and what it costs to avoid this"
     )
 
 

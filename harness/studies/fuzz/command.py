@@ -57,26 +57,26 @@ class FuzzRequest(StudyRequest):
 
     variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
     examples: int | None = option(
-        "N", "examples to try (default: 200, or with --seconds as many as the time allows)", type=WHOLE_NUMBER
+        "N", "number of examples (default: 200; with --seconds, as many as the time allows)", type=WHOLE_NUMBER
     )
     seconds: float | None = option("S", "time limit of the search in seconds (default: none)", type=NUMBER)
     tiles: int | None = option(
         "N",
-        "only small problems: at most N tiles (in attention, tiles of rows times tiles of keys per head), few heads, "
-        "no long sequences (default: no such limit)",
+        "try only small problems: at most N tiles (in attention, tiles of rows times tiles of keys per head), few "
+        "heads, no long sequences (default: no limit)",
         type=WHOLE_NUMBER,
     )
     seed: int | None = option(
         "S",
-        "the same seed gives the same examples; stored failures are tried before them (default: a random seed)",
+        "seed that selects the examples; stored failures are tried before them (default: a random seed)",
         type=WHOLE_NUMBER,
     )
     properties: str = option(
         "NAME[,NAME]",
-        "properties to check in a share of the examples, in addition to the result, see below; all (default) or none",
+        "properties, listed below, to check on some examples in addition to the result; or all (default), or none",
         default="all",
     )
-    replay: str | None = option("CASE", "run only this example, given as fuzz printed it")
+    replay: str | None = option("CASE", "run only this example, in the form in which fuzz prints it")
     allow_undecided: bool = False
 
 
@@ -261,8 +261,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     group = parser.add_argument_group("device")
     add_arch(add_device_choice(group, "auto: the GPU if there is one, else the emulator"))
     add_step_limit(group)
-    add_sanitizer(parser, "On a GPU: not available")
-    add_workers(parser, "cases")
+    add_sanitizer(parser, "Not available on a GPU")
+    add_workers(parser, "examples")
     add_afresh(parser)
     add_report(parser)
     add_allow_undecided(parser)
@@ -272,7 +272,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "fuzz",
-    "search for a problem that a variant computes wrongly, shrink it, print a command that replays it",
+    "search for a problem on which a variant is wrong, shrink it, and print a command that reproduces the failure",
     add_options,
     FuzzRequest,
     run_fuzz,
@@ -281,7 +281,7 @@ COMMAND = Command(
         ("fa2-cupy", "Try 200 problems, and shrink the first failure."),
         (
             "my-idea --plugin my_idea.py --sanitize --seconds 60",
-            "Search for wrong answers and races in your variant for a minute.",
+            "Search for wrong results and races in your variant for a minute.",
         ),
         ("'fa*' --examples 1000 --seed 1 --workers 2", "Try 1,000 reproducible problems per variant in two processes."),
     ),

@@ -211,7 +211,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "learn",
-    "learn how attention kernels work, from three-pass softmax to FlashAttention-3, one idea a step",
+    "learn how attention kernels work, step by step, from three-pass softmax to FlashAttention-3",
     add_options,
     LearnRequest,
     run_learn,

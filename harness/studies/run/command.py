@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ArraysRequest(StudyRequest):
     """The variant to run, and what its arrays have to be."""
 
-    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
+    variant: str = argument("VARIANT", "name of the variant, as shown by 'list'")
     dtype: str | None = None
     """What the arrays have to be; None: what they are."""
     allow_undecided: bool = False

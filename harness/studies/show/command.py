@@ -20,7 +20,7 @@ from harness.support.errors import UsageError
 class ShowRequest(StudyRequest):
     """The variant to show, and what of it."""
 
-    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
+    variant: str = argument("VARIANT", "name of the variant, as shown by 'list'")
     ptx: bool = flag("show the PTX of each kernel instead of its source")
     expanded: bool = flag("show only the source that is compiled for this problem, without the features that are off")
     order: bool = flag(

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class TrafficRequest(StudyRequest):
     """One variant to account for, or a sweep over many."""
 
-    variant: str | None = argument("VARIANT", "the variant's name, as 'list' shows it; --sweep needs none", nargs="?")
+    variant: str | None = argument("VARIANT", "name of the variant, as shown by 'list'; with --sweep, none", nargs="?")
     lines: bool = flag(
         "show bytes by source line too, with the bank conflicts of shared memory; takes several times as long"
     )
@@ -305,10 +305,10 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     _add_sweep(parser)
     counting = add_device_choice(
         parser.add_argument_group("device"),
-        "bytes are counted on the emulator; auto: kernels are compiled for the GPU that is present, if any; gpu: "
-        "also show that GPU's own counters, from Nsight Compute",
+        "bytes are counted on the emulator. auto: compile kernels for the GPU that is present, if any; gpu: also show "
+        "that GPU's own counters, from Nsight Compute; emulator: ignore any GPU",
     )
-    add_emulator(counting)
+    add_emulator(counting, arch="that of the GPU")
     add_caches(parser)
     add_workers(parser, "the points of a sweep")
     add_afresh(parser)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class TuneRequest(StudyRequest):
     """The variant to tune."""
 
-    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
+    variant: str = argument("VARIANT", "name of the variant, as shown by 'list'")
 
 
 def run_tune(request: TuneRequest) -> int:
@@ -181,10 +181,10 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_plugins(parser)
-    help = "gpu: rank by time; emulator: rank by counted bytes, which says less; auto: the GPU if there is one"
+    help = "gpu: rank by time; emulator: rank by counted bytes, a weaker criterion; auto: the GPU if there is one"
     add_emulator(add_device_choice(parser.add_argument_group("device"), help))
     add_effort(parser, seed=False)
-    add_workers(parser, "tiles, a GPU for each worker if there are GPUs,")
+    add_workers(parser, "tile sizes (each worker uses one GPU if there are any)")
     add_afresh(parser)
     add_report(parser)
     add_keep(parser)

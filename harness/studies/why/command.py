@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 class WhyRequest(StudyRequest):
     """Two variants to compare, or one and the roofline."""
 
-    variant: str = argument("A", "the variant whose time is to be explained, as 'list' shows it")
+    variant: str = argument("A", "name of the variant whose time is explained, as shown by 'list'")
     other: str | None = argument(
-        "B", "the variant to compare it with (default: the roofline of the problem)", nargs="?"
+        "B", "name of the variant to compare it with (default: the roofline of the problem)", nargs="?"
     )
-    other_dtype: str | None = option("DTYPE", "dtype of B's problem, if A and B do not support the same one")
-    slower_first: bool = flag("explain why the slower of the two is slower, in whichever order they are given")
+    other_dtype: str | None = option("DTYPE", "dtype of B's problem, if A and B have none in common")
+    slower_first: bool = flag("explain why the slower of the two is slower, regardless of their order")
 
 
 def run_why(request: WhyRequest) -> int:
@@ -142,24 +142,24 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_plugins(parser)
     group = add_device_choice(
         parser.add_argument_group("device"),
-        "work is counted on the emulator and times are predicted; auto: for the GPU that is present, if any; gpu: also "
-        "measure times on that GPU",
+        "times are predicted from work counted on the emulator. auto: for the GPU that is present, if any; gpu: also "
+        "measure times on that GPU; emulator: ignore any GPU",
     )
-    add_emulator(group)
+    add_emulator(group, arch="that of the GPU")
     add_caches(parser)
     add_report(parser)
 
 
 COMMAND = Command(
     "why",
-    "explain why a variant is slower than another, or than the roofline: causes and their predicted cost",
+    "explain why a variant is slower than another, or than the roofline allows: causes and their predicted costs",
     add_options,
     WhyRequest,
     run_why,
     explained,
     examples=(
         ("fa1-cupy fa2-cupy --heads 66", "Explain why the first variant moves more bytes and takes longer."),
-        ("my-idea --heads 66 --plugin my_idea.py", "Explain what keeps your variant from the roofline."),
-        ("fa2-cupy fa2-mma-cupy --heads 66 --dtype float16 --gpu h100", "Compare on the model of an H100."),
+        ("my-idea --heads 66 --plugin my_idea.py", "Explain why your variant is slower than the roofline allows."),
+        ("fa2-cupy fa2-mma-cupy --heads 66 --dtype float16 --gpu h100", "Compare the times predicted for an H100."),
     ),
 )
