@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +64,12 @@ COMPILING = (
 )
 """Folders and files whose tests compile, but for those that are marked `compiles(False)`."""
 
+CACHE_BYTES = 4 * 1024**3
+"""Limit of the tests' cache: a run of the thorough lane compiles more than the 512 MiB that a user's keeps."""
+
+ALLOCATED_BETWEEN_COLLECTIONS = 1_000_000
+"""As in the processes that plan: a compiler makes millions of small objects, and most of them stay."""
+
 LONGEST = ("test_a_variant_more.py",)
 """Files whose tests take a minute and more each: they begin first."""
 
@@ -84,9 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def use_own_cache() -> None:
     """Give the tests a cache of their own, without the failures that earlier runs on this machine have stored.
 
-    Compiled kernels stay in it from one run of the tests to the next. Workers and nested runs inherit the variable.
+    Compiled kernels stay in it from one run of the tests to the next. It has room for those of a whole run: in a
+    smaller one each would make way before the next run comes to it. Workers and nested runs inherit the variables.
     """
-    from harness.support.cache import DIRECTORY_VARIABLE, default_cache
+    from harness.support.cache import DIRECTORY_VARIABLE, LIMIT_VARIABLE, default_cache
 
     directory = default_cache().directory
     if DIRECTORY_VARIABLE in os.environ or directory is None:
@@ -94,6 +101,7 @@ def use_own_cache() -> None:
     directory = directory.with_name(f"{directory.name}-tests")
     shutil.rmtree(directory / "failures", ignore_errors=True)
     os.environ[DIRECTORY_VARIABLE] = str(directory)
+    os.environ.setdefault(LIMIT_VARIABLE, str(CACHE_BYTES))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -179,7 +187,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     server.PRELOADED += ["cupy", "numba.cuda"]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Thousands of tests stay; whoever collects garbage later need not go through them every time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """All that is made while tests are collected stays; nobody need look for garbage there, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(ALLOCATED_BETWEEN_COLLECTIONS)
+        gc.enable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -237,14 +237,21 @@ class Module:
     target: str = ""
 
 
-def names_in(instruction: Instruction) -> list[Reg | Symbol]:
+def names_in(instruction: Instruction) -> tuple[Reg | Symbol, ...]:
     """Return the registers and symbols in the operands of an instruction."""
-    found: list[Reg | Symbol] = []
-    stack: list[Operand] = list(instruction.operands)
+    # Cached in the instruction, since several passes need them.
+    known: tuple[Reg | Symbol, ...] | None = vars(instruction).get("names")
+    if known is None:
+        known = vars(instruction)["names"] = tuple(_names(instruction.operands))
+    return known
+
+
+def _names(operands: Iterable[Operand]) -> Iterator[Reg | Symbol]:
+    stack = list(operands)
     while stack:
         match stack.pop():
             case Reg() | Symbol() as operand:
-                found.append(operand)
+                yield operand
             case Vector(items) | Arguments(items):
                 stack += items
             case Address(base):
@@ -253,7 +260,6 @@ def names_in(instruction: Instruction) -> list[Reg | Symbol]:
                 stack += (first, second)
             case Not(reg) | Part(reg) | Negative(reg):
                 stack.append(reg)
-    return found
 
 
 def rename(operand: Operand, names: dict[str, str]) -> Operand:

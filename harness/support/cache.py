@@ -32,6 +32,9 @@ _HEADER = struct.Struct("<QQ32s")  # key bytes, payload bytes, SHA-256 of key an
 _TEMPORARY = ".writing-"
 _ABANDONED_SECONDS = 3600.0
 _EVICT_TO = 0.9  # below the limit, so that not every subsequent write has to evict
+_LOOK_AGAIN_AFTER = 1 / 16
+"""Fraction of a directory's free room that this process writes before it examines the directory again. Up to 16 writing
+processes thus stay within the limit."""
 
 
 class Cache:
@@ -89,7 +92,7 @@ class Cache:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=directory)
                 return
-            _evict(directory, self.limit_bytes)
+            _make_room(directory, self.limit_bytes, len(content))
 
     def cached(self, kind: str, key: Key, build: Callable[[], bytes]) -> bytes:
         """The cached payload, or the result of `build`, which is then stored."""
@@ -187,7 +190,22 @@ def _is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _evict(directory: int, limit_bytes: int) -> None:
+_room: dict[tuple[int, int, int], float] = {}
+"""Bytes that this process may still write, by the directory's device and inode and the limit."""
+
+
+def _make_room(directory: int, limit_bytes: int, written: int) -> None:
+    """Evict entries if necessary. Examining the thousands of entries takes longer than writing one."""
+    status = os.fstat(directory)
+    place = status.st_dev, status.st_ino, limit_bytes
+    room = _room.get(place, 0.0) - written
+    if room < 0:
+        room = (limit_bytes - _evict(directory, limit_bytes)) * _LOOK_AGAIN_AFTER
+    _room[place] = room
+
+
+def _evict(directory: int, limit_bytes: int) -> int:
+    """Delete entries if they take more than `limit_bytes`. Returns how many bytes the remaining ones take."""
     # Least recently used first. Another process may delete the same files concurrently; that is harmless.
     entries = []
     now = time.time()
@@ -203,13 +221,14 @@ def _evict(directory: int, limit_bytes: int) -> None:
                     elif now - status.st_mtime > _ABANDONED_SECONDS:
                         os.unlink(item.name, dir_fd=directory)
     except OSError:
-        return
+        return limit_bytes
     total = sum(size for _, size, _ in entries)
     if total <= limit_bytes:
-        return
+        return total
     for _, size, name in sorted(entries):
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=directory)
         total -= size
         if total <= limit_bytes * _EVICT_TO:
             break
+    return total

@@ -222,6 +222,22 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in cache.directory.iterdir()) <= 10_500
 
 
+def test_the_folder_is_within_its_limit_and_seldom_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path / "cache", 1_000_000)
+    scandir, looks = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda folder: looks.append(folder) or scandir(folder))
+    sizes = []
+    for i in range(1500):
+        cache.put("ptx", (str(i),), bytes(1000))
+        if i % 50 == 0:
+            with scandir(str(cache.directory)) as files:
+                sizes.append(sum(file.stat().st_size for file in files))
+    assert 890_000 < max(sizes) <= 1_000_000
+    assert len(looks) < 500
+
+
 def test_what_is_larger_than_the_limit_is_not_stored(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", 1000)
     cache.put("ptx", ("small",), bytes(100))
@@ -237,7 +253,7 @@ def test_abandoned_files_are_cleared_away(cache: Cache) -> None:
     for path in (old, young):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 7200,) * 2)
-    cache.put("ptx", ("another",), PAYLOAD)
+    cache.put("ptx", ("another",), bytes(100_000))  # a sixteenth of the room: the folder is looked through again
     assert not old.exists()
     assert young.exists()
 

@@ -1,8 +1,8 @@
 """Splits PTX text into tokens, each with its line number.
 
-Most lines of a kernel hold one instruction. Such an instruction becomes a single token, because reading it as a whole
-(`plain_instructions.py`) is several times faster. Lines of bytes for debuggers, which are skipped, become single tokens
-as well. All other readers split these tokens into words.
+Most lines of a kernel hold one instruction, or the source location of the next one. Each becomes a single token,
+because reading it as a whole (`plain_instructions.py`, `parser.py`) is several times faster. Lines of bytes for
+debuggers, which are skipped, become single tokens as well. All other readers split these tokens into words.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Token(NamedTuple):
     """A word of PTX, or several in one piece."""
 
     kind: str
-    """`word`, `dot` (a word that starts with a dot), `number`, `string` or `mark`; `instruction` or `bytes` for several
-    words."""
+    """`word`, `dot` (a word that starts with a dot), `number`, `string` or `mark`; `instruction`, `location` or
+    `bytes` for several words."""
     text: str
     line: int
 
@@ -31,12 +31,16 @@ class Token(NamedTuple):
         return self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
 
 
-INSTRUCTION, BYTES = PIECES = ("instruction", "bytes")
+INSTRUCTION, LOCATION, BYTES = PIECES = ("instruction", "location", "bytes")
 _OPERANDS = r"[%$A-Za-z0-9_,+\-\[\]|!\ \t]*"
 """Operands of an instruction in one piece. Excludes dots, so that it contains no directive, and parentheses, since
 calls extend over several lines."""
+_LINE_AND_COLUMN = r"(?:[ \t]+(?:0|[1-9]\d{0,8})){3}"
+"""Numbers of a file, a line and a column."""
 _PIECES = rf"""
       (?P<{BYTES}>\.b8[ ]\d{{1,9}}(?:,\d{{1,9}})*)(?=\n)
+    | (?P<{LOCATION}>\.loc{_LINE_AND_COLUMN}
+        (?:,[ ]function_name[ \t]+[$A-Za-z_][A-Za-z0-9_$]*(?:\+\d{{1,9}})?,[ ]inlined_at{_LINE_AND_COLUMN})?)(?=\n)
     | (?P<{INSTRUCTION}>
         (?:@!?[%$A-Za-z_][A-Za-z0-9_$]*[ \t]+)?
         [a-z][a-z0-9_]*(?:\.[A-Za-z0-9_]+(?:::[A-Za-z0-9_]+)*)*(?=[ \t;])
@@ -78,6 +82,9 @@ def tokenize(text: str) -> list[Token]:
             else:
                 tokens += words_of(match[kind], line)
                 may_begin = True
+        elif kind == LOCATION:
+            tokens.append(Token(LOCATION, match[kind], line))
+            may_begin, in_location = False, True
         elif kind == "newline" or kind == "comment":
             line += match[kind].count("\n")
             if in_location and kind == "newline":  # a `.loc` ends at the end of its line

@@ -7,11 +7,13 @@ that they do not understand instead of rejecting it. Faults and counts need line
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 from harness.ptx import instructions as ir
 from harness.ptx.parsing.constant_expressions import WARP_SZ
 from harness.ptx.parsing.declarations import LINKAGE, SPACES
-from harness.ptx.parsing.lexer import INSTRUCTION, Token, tokenize
+from harness.ptx.parsing.lexer import INSTRUCTION, LOCATION, Token, tokenize
 from harness.ptx.parsing.plain_instructions import PlainInstructions
 from harness.ptx.parsing.token_stream import whole_number
 from harness.ptx.types import PtxType
@@ -23,8 +25,13 @@ _TUNING |= {".reqnctapercluster", ".maxclusterrank", ".abi_preserve", ".abi_pres
 _DEEPEST_BLOCK = 64
 _DEEPEST_OPERAND = 2
 """Maximum nesting of lists in operands: `[map, {x, y}]` contains one list in another."""
+_LOCATIONS = re.compile(r"(?:\.loc|, inlined_at)[ \t]+(\d+)[ \t]+(\d+)[ \t]+(\d+)", re.ASCII)
+"""The locations in a `.loc` that is a single token."""
 _MOST_REGISTERS = 1_000_000
 """Maximum registers of a function. Compilers generate some thousands."""
+
+_Place = tuple[int, int, int]
+"""Number of a file, line and column."""
 
 
 def parse(text: str) -> ir.Module:
@@ -39,7 +46,9 @@ class _Parser(PlainInstructions):
         self._files = dict(self._find_files())
         self._source: ir.SourceLine | None = None
         self._main_file: int | None = None
-        self._callers: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._locations: dict[str, list[_Place]] = {}
+        """Locations in the text of a `.loc`."""
+        self._callers: dict[_Place, tuple[int, int]] = {}
         """Maps a location (file, line, column) in an inlined function to the file and line of the innermost call in the
         kernel's own file, or else of the outermost call."""
         self._scopes: list[dict[str, str]] = []
@@ -156,7 +165,7 @@ class _Parser(PlainInstructions):
         self._operands.append({})
         self._declare_labels()
         while True:
-            if self._take_plain_instruction(function.body):
+            if self._take_plain_instruction(function.body) or self._take_location():
                 continue
             if self.accept("}"):
                 break
@@ -219,7 +228,7 @@ class _Parser(PlainInstructions):
         """Declare labels and branch tables of the block that begins here, because a branch may precede its label."""
         at, depth = self.at, 1
         while depth:
-            if at < len(self.tokens) and self.tokens[at].kind == INSTRUCTION:  # in which braces are balanced
+            if at < len(self.tokens) and self.tokens[at].kind in (INSTRUCTION, LOCATION):  # no unbalanced brace
                 at += 1
                 continue
             token = self.peek(at - self.at)
@@ -292,7 +301,8 @@ class _Parser(PlainInstructions):
         caller. In an unrolled loop, compilers name the caller once and then omit it; the last named one still applies.
         """
         self.next()
-        here = file, line, _ = self.integer(), self.integer(), self.integer()
+        here = self._line_and_column()
+        calls = []
         while self.accept(","):
             word = self.next().text
             if word == "function_name":
@@ -300,11 +310,34 @@ class _Parser(PlainInstructions):
                 if self.accept("+"):
                     self.integer()
             elif word == "inlined_at":
-                call = at_file, at_line, _ = self.integer(), self.integer(), self.integer()
-                own = at_file == self._main_file
-                self._callers[here] = (at_file, at_line) if own else self._callers.get(call, (at_file, at_line))
+                calls.append(self._line_and_column())
             else:
                 raise CompileError(f"PTX line {self.peek().line}: unknown '.loc' attribute '{word}'")
+        self._locate(here, calls)
+
+    def _line_and_column(self) -> _Place:
+        return self.integer(), self.integer(), self.integer()
+
+    def _take_location(self) -> bool:
+        """Read the whole `.loc` here, in the same way as word by word. Returns False if there is none."""
+        if self.at >= len(self.tokens) or self.tokens[self.at].kind != LOCATION:
+            return False
+        text = self.tokens[self.at].text
+        known = self._locations.get(text)
+        if known is None:
+            known = [(int(file), int(line), int(column)) for file, line, column in _LOCATIONS.findall(text)]
+            self._locations[text] = known
+        self._locate(known[0], known[1:])
+        self.at += 1
+        return True
+
+    def _locate(self, here: _Place, calls: Sequence[_Place]) -> None:
+        """Set the source line of the following instructions to `here`, inlined into `calls`."""
+        for call in calls:
+            at_file, at_line, _ = call
+            own = at_file == self._main_file
+            self._callers[here] = (at_file, at_line) if own else self._callers.get(call, (at_file, at_line))
+        file, line, _ = here
         if self._main_file is None:
             self._main_file = file
         caller_file, caller_line = self._callers.get(here, (None, 0))

@@ -7,7 +7,7 @@ import pytest
 from harness.emulator.codegen.kernel import generate
 from harness.ptx.inline import inline_calls
 from harness.ptx.instructions import Address, Imm, Instruction, Pair, Reg, SourceLine, Symbol, Vector
-from harness.ptx.parsing.lexer import INSTRUCTION, tokenize
+from harness.ptx.parsing.lexer import INSTRUCTION, LOCATION, tokenize
 from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError, UnsupportedInstruction
 
@@ -150,6 +150,22 @@ add.s32 %r1, %r1, %r1;
     module = parse(f'{HEAD}.entry k()\n{{ .reg .b32 %r<5>;\n{text} ret; }}\n.file 1 "mine.cu"\n.file 2 "tiles.cuh"\n')
     first, _ = module.functions["k"].instructions()
     assert first.source == SourceLine("mine.cu", 60)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["1 60 9", "2 92 9, function_name $L__info0, inlined_at 1 60 9", "2 92 9, function_name f+12, inlined_at 2 7 3"],
+)
+def test_a_location_as_compilers_write_it_is_read_as_any_other(location: str) -> None:
+    """With a comment behind it, the parser takes it word by word."""
+    fast = (
+        f'{HEAD}.file 1 "mine.cu"\n.file 2 "tiles.cuh"\n'
+        f".entry k()\n{{ .reg .b32 %r<5>;\n.loc 1 5 3\n.loc\t{location}\nadd.s32 %r1, %r1, %r1;\n}}\n"
+    )
+    slow = fast.replace(location, f"{location} // here")
+    assert [token.kind for token in tokenize(fast)].count(LOCATION) == 2
+    assert [token.kind for token in tokenize(slow)].count(LOCATION) == 1
+    assert parse(fast) == parse(slow)
 
 
 def test_a_caller_is_forgotten_with_its_function() -> None:
