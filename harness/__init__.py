@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Registry as Registry
     from harness.model.variant import Variant as Variant
+    from harness.operations._across_devices.problem import Chunk as Chunk
     from harness.operations.attention.cases.strategies import cases as cases
     from harness.operations.attention.layout import Layout as Layout
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.attention_backward.problem import BackwardProblem as BackwardProblem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
-    from harness.operations.ring_attention.divided_problem import Chunk as Chunk
     from harness.operations.ring_attention.problem import RingProblem as RingProblem
     from harness.operations.ring_attention_backward.problem import RingBackwardProblem as RingBackwardProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BackwardProblem": "harness.operations.attention_backward.problem",
     "Buffer": "harness.model.plan",
-    "Chunk": "harness.operations.ring_attention.divided_problem",
+    "Chunk": "harness.operations._across_devices.problem",
     "CompileError": "harness.support.errors",
     "CuteFunction": "harness.compilers.cute.kernel",
     "CuteTensor": "harness.compilers.cute.kernel",

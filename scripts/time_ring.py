@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Time ring attention on one GPU and on several: the speedup, and how much of the copies runs beside launches.
+"""Time ring attention, or its gradients, on one GPU and on several: the speedup, and how far launches hide copies.
 
 Run from the repository's root:
 
-    python scripts/time_ring.py [--variants 'ring-*'] [--devices 1,2] [--seq-len 65536] [--heads 8] [--json FILE]
+    python scripts/time_ring.py [--operation ring-attention-backward] [--variants 'ring-*'] [--devices 1,2]
+                                [--seq-len 65536] [--heads 8] [--json FILE]
 
 One device computes the whole sequence as one block. Several have it in zigzag order, under a causal mask. Times are
 medians of cold runs, from a common start to the end of the last device. Besides the whole plan, its launches are timed
 without its copies, and its copies without its launches. `hidden` is the share of the copies' time that does not add to
-that of the launches. `differs by` is the largest difference of some heads' O from that of one device. Bandwidths are
-of copies of 512 MiB between the first two GPUs. With --check the oracle checks answers at some places, which takes
+that of the launches. `differs by` is the largest difference of some heads' outputs from those of one device. Bandwidths
+are of copies of 512 MiB between the first two GPUs. With --check the oracle checks answers at some places, which takes
 minutes for long sequences.
 """
 
@@ -40,8 +41,10 @@ from harness.model.discovery import discover  # noqa: E402
 from harness.model.plan import Buffer, Plan  # noqa: E402
 from harness.model.variant import Variant  # noqa: E402
 from harness.operations.ring_attention.problem import RingProblem  # noqa: E402
+from harness.operations.ring_attention_backward.problem import RingBackwardProblem  # noqa: E402
 from harness.support.errors import SandboxError  # noqa: E402
 from harness.text.tables import table  # noqa: E402
+from scripts.hopper import backward_inputs  # noqa: E402
 
 COPIED = Buffer("copied", (1 << 29,), "uint8")
 COLUMNS = (
@@ -49,11 +52,19 @@ COLUMNS = (
     "differs by",
 )  # fmt: skip
 COMPARED_HEADS = 2
+TIMED = {
+    "ring-attention": (RingProblem, "ring-fa3-cupy,ring-mma-cupy"),
+    "ring-attention-backward": (RingBackwardProblem, "ring-bwd-fa3-cupy,ring-bwd-mma-cupy"),
+}
+"""Operations, with the variants that are timed by default."""
+FORWARD = "fa2-mma-cupy"
+"""Computes O and lse, of which gradients are."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time ring attention on one GPU and on several.")
-    parser.add_argument("--variants", default="ring-fa3-cupy,ring-mma-cupy", help="names or shell patterns")
+    parser = argparse.ArgumentParser(description="Time ring attention, or its gradients, on one GPU and on several.")
+    parser.add_argument("--operation", choices=TIMED, default="ring-attention", help="(default: %(default)s)")
+    parser.add_argument("--variants", help="names or shell patterns (default: those for Hopper and with mma)")
     parser.add_argument("--devices", default="1,2", help="numbers of devices (default: %(default)s)")
     parser.add_argument("--seq-len", type=int, default=65536)
     parser.add_argument("--heads", type=int, default=8)
@@ -63,23 +74,25 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="check answers against the oracle")
     parser.add_argument("--json", type=Path, help="also write what was measured to this file")
     asked = parser.parse_args()
-    variants = discover().registry.select(asked.variants, "ring-attention")
+    problem_class, default = TIMED[asked.operation]
+    variants = discover().registry.select(asked.variants or default, asked.operation)
     first, rows = GpuContext(), []
-    whole = RingProblem(
+    whole = problem_class(
         heads=asked.heads, kv_heads=asked.heads, q_len=asked.seq_len, kv_len=asked.seq_len, head_dim=asked.head_dim,
         dtype=asked.dtype, mask="causal", devices=1,
     )  # fmt: skip
     inputs = drawn(first, whole)
-    of_one: dict[str, np.ndarray] = {}
+    of_one: dict[str, list[np.ndarray]] = {}
     for count in map(int, asked.devices.split(",")):
         problem = dataclasses.replace(whole, devices=count, row_order="contiguous" if count == 1 else "zigzag")
         for variant in variants:
-            row, O = timed(first, problem, inputs, variant, asked.runs, asked.check)
+            row, outputs = timed(first, problem, inputs, variant, asked.runs, asked.check)
             rows.append(row)
-            if O is not None and variant.name in of_one:
-                row["differs by"] = float(np.abs(O - of_one[variant.name]).max())
-            elif O is not None and count == 1:
-                of_one[variant.name] = O
+            if outputs and variant.name in of_one:
+                differences = (np.abs(here - there).max() for here, there in zip(outputs, of_one[variant.name]))
+                row["differs by"] = float(max(differences))
+            elif outputs and count == 1:
+                of_one[variant.name] = outputs
             if row["reason"]:
                 print(f"{row['variant']}, {count} devices: {row['reason']}")
     for row in rows:
@@ -106,8 +119,11 @@ def shown(value: Any) -> str:
 
 
 def drawn(first: GpuContext, problem: RingProblem) -> dict[str, np.ndarray]:
-    """Inputs from N(0, 1), drawn on the GPU."""
-    found = {}
+    """Inputs from N(0, 1), drawn on the GPU; O and lse of gradients follow from them."""
+    found: dict[str, np.ndarray] = {}
+    if isinstance(problem, RingBackwardProblem):
+        found, _ = backward_inputs.draw(problem.whole, discover().registry.get(FORWARD), seed=0, context=first)
+        return found
     with first.memory():
         random = first.cupy.random.default_rng(0)
         for tensor in problem.inputs:
@@ -118,8 +134,8 @@ def drawn(first: GpuContext, problem: RingProblem) -> dict[str, np.ndarray]:
 
 def timed(
     first: GpuContext, problem: RingProblem, inputs: Any, variant: Variant, runs: int, checks: bool
-) -> tuple[dict[str, Any], np.ndarray | None]:
-    """The variant's row, and O of some heads."""
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The variant's row, and its outputs of some heads: none if it failed."""
     devices = PlanDevices(first, problem.devices)
     row: dict[str, Any] = {"devices": problem.devices, "variant": variant.name, "GPUs": len(devices.contexts)}
     try:
@@ -140,9 +156,10 @@ def timed(
                 row |= {"launches ms": launches, "copies ms": copies}
                 row["hidden %"] = 100 * (launches + copies - ms) / copies
                 row["kernels"] = {name: kernel_ms(stopwatch, runs, stage, plan, name) for name in kernels_of(plan)}
-            return row, outputs["O"][0, :COMPARED_HEADS].astype(np.float32)
+            names = plan.output_names(problem)
+            return row, [outputs[name][0, :COMPARED_HEADS].astype(np.float32) for name in names]
     except SandboxError as error:
-        return row | {"verdict": "error", "reason": str(error), "ms": None}, None
+        return row | {"verdict": "error", "reason": str(error), "ms": None}, []
 
 
 def kernels_of(plan: Plan) -> list[str]:

@@ -308,11 +308,11 @@ class Operation:
 
 
 def operation_names() -> tuple[str, ...]:
-    """Return the names of all operations, the default one first."""
+    """Return the names of all operations, the default one first. Folders with a leading _ are not operations."""
     spec = importlib.util.find_spec(PACKAGE)
     assert spec is not None and spec.submodule_search_locations is not None
     found = pkgutil.iter_modules(spec.submodule_search_locations)
-    names = [module.name.replace("_", "-") for module in found if module.ispkg]
+    names = [module.name.replace("_", "-") for module in found if module.ispkg and not module.name.startswith("_")]
     return tuple(sorted(names, key=lambda name: (name != DEFAULT_OPERATION, name)))
 
 

@@ -117,7 +117,7 @@ HARNESS_MUTANTS = (
         "a row of a ring does not see its own key in its own block",
         (
             Patch(
-                "harness/operations/ring_attention/order.py",
+                "harness/operations/_across_devices/order.py",
                 "most = (rows.start - keys.start) // rows.step",
                 "most = (rows.start - keys.start) // rows.step - 1",
             ),
@@ -128,7 +128,7 @@ HARNESS_MUTANTS = (
         "a device of a ring in zigzag order has its neighbour's second chunk",
         (
             Patch(
-                "harness/operations/ring_attention/order.py",
+                "harness/operations/_across_devices/order.py",
                 "pieces[count - 1 - device]",
                 "pieces[(count - 2 - device) % count]",
             ),

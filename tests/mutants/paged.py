@@ -15,8 +15,12 @@ def _in_splits(
     return Mutant(bug, "paged-split-kv-cupy", patches, sanitize)
 
 
-def _in_lean(bug: str, old: str, new: str, *, sanitize: bool = False) -> Mutant:
-    return Mutant(bug, "paged-lean-cupy", (Patch("paged_attention/paged_lean/kernel.cu", old, new),), sanitize)
+def _in_lean(bug: str, cuda: tuple[str, str], numba: tuple[str, str], *, sanitize: bool = False) -> tuple[Mutant, ...]:
+    files = {"cupy": ("kernel.cu", cuda), "numba": ("numba_kernel.py", numba)}
+    return tuple(
+        Mutant(bug, f"paged-lean-{language}", (Patch(f"paged_attention/paged_lean/{file}", *replaced),), sanitize)
+        for language, (file, replaced) in files.items()
+    )
 
 
 _PAGES = (
@@ -146,24 +150,74 @@ _SPLITS = (
 )  # fmt: skip
 
 _LEAN = (
-    _in_lean("pages of the first 32 tiles for all", "if (key - from >= 32 * LEAN_TILE) {", "if (from < 0) {"),
-    _in_lean("entries as if each tile had a page", "entries + own / PAGE", "entries + own / BC"),
-    _in_lean("table row of another sequence", "(size_t)sequence * table_len",
-             "(size_t)((sequence + 1) % batch) * table_len"),
-    _in_lean("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
-    _in_lean("lean tiles of one head for all", "lanes_before(per_head * kv_heads, lane)",
-             "lanes_before(per_head, lane)"),
-    _in_lean("sequences beyond 32 not looked at", "for (;; start += 32) {", "for (;; start += 0) {"),
-    _in_lean("search begins with the sequence it ended with", "behind = __shfl_sync(0xffffffff, end, 31);",
-             "behind += __shfl_sync(0xffffffff, end, 31);"),
-    _in_lean("length of the first sequence", "kv_len = sequence.kv_len;", "kv_len = lengths[0];"),
-    _in_lean("keys of the first part in every part", "(segment.at - segment.begin) * LEAN_TILE;", "0;"),
-    _in_lean("last keys as far as the lean tile", "min((int)(segment.to - segment.begin) * LEAN_TILE, tile.end)",
-             "(int)(segment.to - segment.begin) * LEAN_TILE"),
-    _in_lean("the next segment begins while the last is read",
-             "        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", "",
-             sanitize=True),
-    _in_lean("the segment written while other lanes read it",
-             "            __syncwarp();  // all lanes have read segment.to\n", "", sanitize=True),
+    *_in_lean(
+        "pages of the first 32 tiles for all",
+        ("if (key - from >= 32 * LEAN_TILE) {", "if (from < 0) {"),
+        ("if int32(key - held[0]) >= AHEAD:", "if held[0] < 0:"),
+    ),
+    *_in_lean(
+        "entries as if each tile had a page",
+        ("entries + own / PAGE", "entries + own / BC"), ("uint32(own) // uint32(PAGE)", "uint32(own) // uint32(BC)"),
+    ),
+    *_in_lean(
+        "table row of another sequence",
+        ("(size_t)sequence * table_len", "(size_t)((sequence + 1) % batch) * table_len"),
+        ("uint64(sequence) * row_bytes", "uint64((sequence + uint32(1)) % uint32(table.shape[0])) * row_bytes"),
+    ),
+    *_in_lean(
+        "key/value head of another",
+        ("* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
+        ("+ uint64(keys.kv_head)", "+ uint64(keys.kv_heads - uint32(1))"),
+    ),
+    *_in_lean(
+        "lean tiles of one head for all",
+        ("lanes_before(per_head * kv_heads, lane)", "lanes_before(per_head, lane)"),
+        ("lanes_before(of_sequence, lane)", "lanes_before(per_head, lane)"),
+    ),
+    *_in_lean(
+        "sequences beyond 32 not looked at",
+        ("for (;; start += 32) {", "for (;; start += 0) {"), ("search[0] + uint32(32))", "search[0] + uint32(0))"),
+    ),
+    *_in_lean(
+        "search begins with the sequence it ended with",
+        ("behind = __shfl_sync(0xffffffff, end, 31);", "behind += __shfl_sync(0xffffffff, end, 31);"),
+        (
+            "uint32(cuda.shfl_sync(ALL_LANES, int32(end), 31))",
+            "uint32(search[1] + uint32(cuda.shfl_sync(ALL_LANES, int32(end), 31)))",
+        ),
+    ),
+    *_in_lean(
+        "length of the first sequence",
+        ("kv_len = sequence.kv_len;", "kv_len = lengths[0];"),
+        ("q_len, found.kv_len, limits)", "q_len, int32(lengths[0]), limits)"),
+    ),
+    *_in_lean(
+        "keys of the first part in every part",
+        ("(segment.at - segment.begin) * LEAN_TILE;", "0;"),
+        ("int32(uint32(segment[AT] - segment[BEGIN]) * uint32(LEAN_TILE)),", "int32(0),"),
+    ),
+    *_in_lean(
+        "last keys as far as the lean tile",
+        (
+            "min((int)(segment.to - segment.begin) * LEAN_TILE, tile.end)",
+            "(int)(segment.to - segment.begin) * LEAN_TILE",
+        ),
+        (
+            "int32(min(int32(uint32(segment[TO] - segment[BEGIN]) * uint32(LEAN_TILE)), tile.end)),",
+            "int32(uint32(segment[TO] - segment[BEGIN]) * uint32(LEAN_TILE)),",
+        ),
+    ),
+    *_in_lean(
+        "the next segment begins while the last is read",
+        ("        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", ""),
+        ("            cuda.syncthreads()  # nothing of the last segment is read in shared memory any more\n", ""),
+        sanitize=True,
+    ),
+    *_in_lean(
+        "the segment written while other lanes read it",
+        ("            __syncwarp();  // all lanes have read segment.to\n", ""),
+        ("                cuda.syncwarp()  # all lanes have read segment[TO]\n", ""),
+        sanitize=True,
+    ),
 )  # fmt: skip
 MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS, *_LEAN)

@@ -23,8 +23,8 @@ from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from variants._hopper.numba_hopper import any_of_threads
 from variants._hopper.numba_limits import warpgroup_band
-from variants._hopper.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_mma import thread_index
+from variants._mma.numba_module_variable import atomic_increment, module_variable
 from variants.attention.fa3.numba_kernel import fa3_kernel
 from variants.attention.fa3.tile import default_tile
 

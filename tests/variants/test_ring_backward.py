@@ -20,8 +20,9 @@ from harness.operations.ring_attention_backward.problem import RingBackwardProbl
 from harness.support.errors import KernelFault, PlanError
 
 REGISTRY = discover().registry
-NAMES = ("ring-bwd-cupy", "ring-bwd-numba", "ring-bwd-mma-cupy", "ring-bwd-mma-numba")
-RING, RING_NUMBA, RING_MMA, RING_MMA_NUMBA = map(REGISTRY.get, NAMES)
+ALGORITHMS = ("ring-bwd", "ring-bwd-mma", "ring-bwd-fa3")
+PAIRS = [tuple(REGISTRY.get(f"{name}-{language}") for language in ("cupy", "numba")) for name in ALGORITHMS]
+(RING, RING_NUMBA), (RING_MMA, RING_MMA_NUMBA), (RING_FA3, _) = PAIRS
 FEW = ((3, "zigzag", "causal"), (4, "striped", "causal"), (2, "contiguous", "none"))
 MANY = [
     (devices, order, mask)
@@ -40,7 +41,9 @@ def tried(problem: RingBackwardProblem, variant=RING) -> Attempt:
     return attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "rising", 3))
 
 
-@pytest.mark.parametrize("variant", [RING, RING_NUMBA, RING_MMA, RING_MMA_NUMBA], ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    "variant", [RING, RING_NUMBA, RING_MMA, RING_MMA_NUMBA, RING_FA3], ids=lambda variant: variant.name
+)
 @pytest.mark.parametrize(("devices", "order", "mask"), thorough_unless(lambda case: case in FEW, MANY))
 def test_gradients_are_right_and_their_bytes_are_those_claimed(variant, devices: int, order: str, mask: str):
     done = tried(ring(devices, order, mask), variant)
@@ -48,7 +51,7 @@ def test_gradients_are_right_and_their_bytes_are_those_claimed(variant, devices:
     assert done.claim_holds and not done.accuracy.suspicious
 
 
-@pytest.mark.parametrize("pair", [(RING, RING_NUMBA), (RING_MMA, RING_MMA_NUMBA)], ids=["ring-bwd", "ring-bwd-mma"])
+@pytest.mark.parametrize("pair", PAIRS, ids=ALGORITHMS)
 def test_both_languages_have_launches_that_match(pair):
     problem = ring(3, "zigzag", "causal", batch=2)
     plans = [make_plan(variant, problem) for variant in pair]

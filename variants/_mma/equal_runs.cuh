@@ -1,9 +1,13 @@
 // Equal runs of keys (stream-K): Sanovar et al. 2024, arXiv 2405.10480, algorithm 2. The keys of all heads and sequences lie in
-// one row of lean tiles, and each block takes an equal run of them, wherever heads end. splits.cuh, split_attention.cuh,
+// one row of lean tiles, and each block takes an equal run of it, wherever heads end. splits.cuh, split_attention.cuh,
 // parts.cuh and the type Sink are put before this text.
+//
+// Not in the paper: a block that begins an output tile waits for its first keys, and ends it with writing. That takes as long
+// as START_TILES lean tiles do. So the row has as many empty places before the lean tiles of each output tile.
 //
 // Compile-time parameters besides those of splits.cuh: OUTPUT_TILES (room for their counters).
 
+constexpr int START_TILES = 5;    // as in equal_runs.py
 constexpr int LEAN_TILE = SPLIT;  // keys
 static_assert(LEAN_TILE == BC * WARPS, "a tile of keys for each warp");
 
@@ -26,22 +30,25 @@ struct OutputTile {
     {
         return end > first ? (end - 1) / LEAN_TILE - first_lean_tile() + 1 : 1;
     }
+    __device__ __forceinline__ int places() const { return START_TILES + lean_tiles(); }
 };
 
-// The division of `total` lean tiles, counted through all heads and sequences, into equal runs, one per block.
+// The division of `total` places, counted through all heads and sequences, into equal runs, one per block. A run has more than
+// START_TILES places, and so a lean tile.
 struct Runs {
     unsigned total;
     __device__ __forceinline__ unsigned begin(unsigned block) const
     {
         return (unsigned)((unsigned long long)total * block / gridDim.x);
     }
-    __device__ __forceinline__ unsigned block_of(unsigned lean_tile) const
+    __device__ __forceinline__ unsigned block_of(unsigned place) const
     {
-        return (unsigned)((((unsigned long long)lean_tile + 1) * gridDim.x - 1) / total);
+        return (unsigned)((((unsigned long long)place + 1) * gridDim.x - 1) / total);
     }
 };
 
-// What a block has of one output tile, which one of its threads finds out: lean tiles `at` to `to` - 1 of `begin` to `end` - 1.
+// What a block has of one output tile, which one of its threads finds out: the lean tiles in places `at` to `to` - 1, of
+// those in `begin` to `end` - 1.
 struct Segment {
     unsigned at, to, begin, end;
     unsigned run_end;  // of the block's run
@@ -49,19 +56,23 @@ struct Segment {
     int number;        // of the output tile, of those of its head
     OutputTile tile;
     __device__ __forceinline__ bool is_whole() const { return at == begin && to == end; }
+    // Whether there is no lean tile of another output tile in the block's run.
+    __device__ __forceinline__ bool is_last() const { return to + START_TILES >= run_end; }
 };
 
-// The segment that begins with lean tile `at`, of a key/value head whose lean tiles begin with `head_begin`.
+// The segment that begins with the first lean tile from place `at` on, of a key/value head whose places begin with `head_begin`.
 template <class Run>
 __device__ __forceinline__ Segment segment_from(unsigned at, unsigned run_end, unsigned kv_head, unsigned head_begin,
                                                 int group_rows, int q_len, const Run &run)
 {
     Segment found = {at, 0, head_begin, 0, run_end, kv_head, 0, OutputTile(0, group_rows, q_len, run)};
-    while (at - found.begin >= found.tile.lean_tiles()) {
-        found.begin += found.tile.lean_tiles();
+    while (at - found.begin >= found.tile.places()) {
+        found.begin += found.tile.places();
         found.tile = OutputTile(++found.number, group_rows, q_len, run);
     }
-    found.end = found.begin + found.tile.lean_tiles();
+    found.end = found.begin + found.tile.places();
+    found.begin += START_TILES;
+    found.at = max(at, found.begin);
     found.to = min(found.end, run_end);
     return found;
 }
@@ -80,6 +91,23 @@ struct Parts {
 __device__ __forceinline__ unsigned part_at_begin(unsigned block) { return 2 * block; }
 __device__ __forceinline__ unsigned part_at_end(unsigned block) { return 2 * block + 1; }
 
+// Parts of which a thread asks for O, or a block for l and m, before it waits for any: nothing else hides the time that takes.
+// Longer rows leave fewer registers.
+constexpr int PARTS_AT_ONCE = D <= 128 ? 12 : 4, STATS_AT_ONCE = D <= 128 ? 64 : 16;
+
+// WIDTH elements of some parts on their way, from element e and part `first` on.
+struct PartsAsked {
+    Floats of_part[PARTS_AT_ONCE];
+    template <class OfPart>
+    __device__ __forceinline__ void ask(const OfPart &of, int e, int first, int count)
+    {
+#pragma unroll
+        for (int i = 0; i < PARTS_AT_ONCE; ++i) {
+            if (first + i < count) of_part[i] = load_cg(of(first + i) + e);
+        }
+    }
+};
+
 // All parts of an output tile -> its O and lse. m, then the weight, of each part and row lies in shared memory, where the slots
 // were, and l behind it.
 __device__ __forceinline__ void put_parts_together(stored *O, float *lse, const Parts &parts, unsigned first_part,
@@ -90,11 +118,27 @@ __device__ __forceinline__ void put_parts_together(stored *O, float *lse, const 
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     float *const weights = reinterpret_cast<float *>(shared), *const l_parts = weights + count * BR;
     const auto part = [=](int p) { return p == 0 ? first_part : next_part + 2 * (p - 1); };
-#pragma unroll 4
-    for (int i = t; i < count * BR; i += THREADS) {
-        if (i % BR < rows) {
-            weights[i] = __ldcg(parts.m_of(part(i / BR)) + i % BR);
-            l_parts[i] = __ldcg(parts.l_of(part(i / BR)) + i % BR);
+    const auto O_of = [&](int p) { return parts.O_of(part(p)); };
+    PartsAsked asked;
+    if (t * WIDTH < rows * D) asked.ask(O_of, t * WIDTH, 0, count);
+#pragma unroll 1
+    for (int first = 0; first < count; first += STATS_AT_ONCE) {
+        float m[STATS_AT_ONCE * BR / THREADS], l[STATS_AT_ONCE * BR / THREADS];
+#pragma unroll
+        for (int i = 0; i < STATS_AT_ONCE * BR / THREADS; ++i) {
+            const int p = first + (i * THREADS + t) / BR;
+            if (p < count && t % BR < rows) {
+                m[i] = __ldcg(parts.m_of(part(p)) + t % BR);
+                l[i] = __ldcg(parts.l_of(part(p)) + t % BR);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < STATS_AT_ONCE * BR / THREADS; ++i) {
+            const int p = first + (i * THREADS + t) / BR;
+            if (p < count && t % BR < rows) {
+                weights[p * BR + t % BR] = m[i];
+                l_parts[p * BR + t % BR] = l[i];
+            }
         }
     }
     __syncthreads();
@@ -117,11 +161,15 @@ __device__ __forceinline__ void put_parts_together(stored *O, float *lse, const 
     for (int e = t * WIDTH; e < rows * D; e += THREADS * WIDTH) {
         const int row = e / D;
         Floats sum = {};
-#pragma unroll 8
-        for (int p = 0; p < count; ++p) {
-            const Floats of_part = load_cg(parts.O_of(part(p)) + e);
+#pragma unroll 1
+        for (int first = 0; first < count; first += PARTS_AT_ONCE) {
+            if (e != t * WIDTH || first != 0) asked.ask(O_of, e, first, count);
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) sum.x[i] += weights[p * BR + row] * of_part.x[i];
+            for (int i = 0; i < PARTS_AT_ONCE; ++i) {
+                if (first + i >= count) break;
+#pragma unroll
+                for (int x = 0; x < WIDTH; ++x) sum.x[x] += weights[(first + i) * BR + row] * asked.of_part[i].x[x];
+            }
         }
         Stored result;
 #pragma unroll

@@ -1,7 +1,8 @@
 """Equal runs of keys for blocks, as Lean Attention divides them: the numbers of equal_runs.cuh.
 
 Sanovar, Bharadwaj, St. Amant, Rühle and Rajmohan 2024, arXiv 2405.10480. An output tile is 16 rows that share K and V,
-its keys are lean tiles. Lean tiles are numbered through all output tiles, and each block takes an equal run of them.
+its keys are lean tiles. They lie in a row, with places before those of each output tile that are left empty, and each
+block takes an equal run of the row.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ LEAN_TILE = BC * WARPS
 """Keys of a lean tile: a tile for each warp of a block."""
 FEWEST_LEAN_TILES = 8
 """Of a block's run by default, unless there are fewer in all: what a block does once is not to outweigh them."""
+START_TILES = 5
+"""Lean tiles that beginning and ending an output tile counts as. With fewer, blocks that have parts of several output
+tiles finish last; on an H200, 2 are slower by up to 3 % for sequences of very different lengths (2026-12-01)."""
 BLOCKS_PER_SM = 2
 """Three have more parts to put together, and take up to 8 % longer for few output tiles (H200, 2026-11-29)."""
 MOST_BLOCKS = BLOCKS_PER_SM * 132
@@ -29,9 +33,18 @@ MOST_OUTPUT_TILES = 2**20
 PART_BUFFERS = ("O_parts", "l_parts", "m_parts")
 
 
-def blocks_for(lean_tiles: int, fewest: int = FEWEST_LEAN_TILES) -> int:
-    """Return the number of blocks that take so many lean tiles, about `fewest` each or more."""
-    return int(min(MOST_BLOCKS, blocks(lean_tiles, fewest)))
+def places_of(lean_tiles: Integers) -> Integers:
+    """Return how many places output tiles of so many lean tiles have in the row that is divided."""
+    return lean_tiles + START_TILES
+
+
+def blocks_for(lean_tiles: Integers, fewest: int = FEWEST_LEAN_TILES) -> int:
+    """Return the number of blocks for output tiles of so many lean tiles: each block has about `fewest` or more.
+
+    Each has at least one lean tile.
+    """
+    places = int(places_of(lean_tiles).sum())
+    return int(min(MOST_BLOCKS, blocks(int(lean_tiles.sum()), fewest), places // (START_TILES + 1)))
 
 
 def sizes_for(output_tiles: int) -> dict[str, int]:
@@ -70,15 +83,15 @@ class Segments:
     @classmethod
     def of(cls, lean_tiles: Integers, fewest: int = FEWEST_LEAN_TILES) -> Segments:
         """Divide output tiles of so many lean tiles each, as `blocks_for`."""
-        total = int(lean_tiles.sum())
-        grid, ends = blocks_for(total, fewest), np.cumsum(lean_tiles)
+        ends = np.cumsum(places_of(lean_tiles))
+        firsts, total, grid = ends - lean_tiles, int(ends[-1]), blocks_for(lean_tiles, fewest)
         cuts = np.arange(grid, dtype=np.int64) * total // grid
-        begin = np.unique(np.concatenate((ends - lean_tiles, cuts)))
-        end = np.append(begin[1:], total)
+        # A run that begins with empty places has its first lean tile behind them.
+        begin = np.unique(np.concatenate((firsts, np.maximum(cuts, firsts[np.searchsorted(ends, cuts, side="right")]))))
         output_tile = np.searchsorted(ends, begin, side="right")
+        own = np.minimum(np.append(begin[1:], total), ends[output_tile]) - begin
         block = np.searchsorted(cuts, begin, side="right") - 1
-        behind = begin - (ends - lean_tiles)[output_tile]
-        return cls(block, output_tile, behind, end - begin, end - begin == lean_tiles[output_tile])
+        return cls(block, output_tile, begin - firsts[output_tile], own, own == lean_tiles[output_tile])
 
     def part_bytes(self, rows: Integers, head_dim: int) -> int:
         """Return the bytes that are written of parts, and read again; `rows` are those of each segment.

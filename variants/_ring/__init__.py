@@ -92,7 +92,7 @@ def in_slot(problem: RingProblem, buffer: str, chunk: Chunk) -> str | Reshaped:
 
 def most_rows(problem: RingProblem) -> int:
     """Rows of the largest chunk."""
-    return max(len(chunk.rows) for chunks in problem.chunks for chunk in chunks)
+    return max(len(chunk.rows) for chunk in problem.all_chunks)
 
 
 def shape_of_keys(problem: RingProblem, rows: int) -> tuple[int, int, int, int]:

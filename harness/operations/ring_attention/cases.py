@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from harness.model.cases.axes import Choice, ProbedAxis, Value
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.operations.attention.masks import NO_MASK, parse_mask
-from harness.operations.attention.sizes import Sizes
-from harness.operations.ring_attention.divided_cases import (
+from harness.operations._across_devices.cases import (
     DEVICE_COUNTS,
     DEVICES,
     DRAWN_COUNTS,
@@ -27,7 +25,9 @@ from harness.operations.ring_attention.divided_cases import (
     DividedCases,
     taken,
 )
-from harness.operations.ring_attention.order import CONTIGUOUS, ORDERS, STRIPED, chunks_per_device
+from harness.operations._across_devices.order import CONTIGUOUS, ORDERS, STRIPED, chunks_per_device
+from harness.operations.attention.masks import NO_MASK, parse_mask
+from harness.operations.attention.sizes import Sizes
 from harness.operations.ring_attention.problem import RingProblem
 from harness.support.override import override
 
@@ -72,8 +72,7 @@ def blocks(devices: int, order: str, causal: bool) -> int:
 
 def visits(problem: RingProblem) -> int:
     """Return how many tiles all blocks of a problem visit, of all heads, in units of `TILE` rows, keys and elements."""
-    chunks = [chunk for of_device in problem.chunks for chunk in of_device]
-    tiles = sum(-(-len(chunk.rows) // TILE) for chunk in chunks)
+    tiles = sum(-(-len(chunk.rows) // TILE) for chunk in problem.all_chunks)
     shares = 2 if problem.causal else 1
     return problem.batch * problem.heads * tiles * tiles * -(-problem.head_dim // TILE) // shares
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.model.problem import ELEMENT_BYTES, option
-from harness.operations.attention.masks import NO_MASK
-from harness.operations.attention.problem import Problem
-from harness.operations.ring_attention.divided_problem import Chunk, DividedProblem, Held
-from harness.operations.ring_attention.order import (
+from harness.operations._across_devices.order import (
     CONTIGUOUS,
     ORDERS,
     chunks_per_device,
     mask_between,
     rows_of_devices,
 )
+from harness.operations._across_devices.problem import Chunk, DividedProblem, Held
+from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.problem import Problem
 from harness.support.errors import ProblemError
 from harness.support.override import override
 from harness.support.suggestion import did_you_mean
@@ -89,9 +89,7 @@ class RingProblem(DividedProblem):
     @property
     def slot_elements(self) -> int:
         """Elements of the largest block of K and V together, for which a device has room."""
-        rows = chunks_per_device(self.row_order) * max(
-            len(chunk.rows) for of_device in self.chunks for chunk in of_device
-        )
+        rows = chunks_per_device(self.row_order) * max(len(chunk.rows) for chunk in self.all_chunks)
         return 2 * self.batch * self.kv_heads_count * rows * self.head_dim
 
     @override

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from harness.model.operation import operation_named
+from harness.operations._across_devices.inputs import regimes_of
+from harness.operations._across_devices.operation import divided_operation
+from harness.operations._across_devices.properties import changes
 from harness.operations.ring_attention.cases import RingBuild, RingCases
-from harness.operations.ring_attention.divided_operation import divided_operation
-from harness.operations.ring_attention.inputs import regimes_of
-from harness.operations.ring_attention.properties import changes
 from harness.operations.ring_attention_backward.mistakes import known_mistakes
 from harness.operations.ring_attention_backward.oracle import answer, tolerance
 from harness.operations.ring_attention_backward.problem import RingBackwardProblem

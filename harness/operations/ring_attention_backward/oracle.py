@@ -30,9 +30,9 @@ import numpy.typing as npt
 from harness.model.arithmetic.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
+from harness.operations._across_devices.order import CausalPart
+from harness.operations._across_devices.problem import ROW_AXIS
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
-from harness.operations.ring_attention.divided_problem import ROW_AXIS
-from harness.operations.ring_attention.order import CausalPart
 from harness.operations.ring_attention_backward.problem import RingBackwardProblem
 from harness.support.override import override
 
@@ -96,11 +96,11 @@ def chunk_gradients(
 ) -> list[ChunkGradients]:
     """Return dK and dV of `part`, as the rows of each chunk alone give them."""
     found = []
-    for rows in (chunk.rows for of_device in problem.chunks for chunk in of_device):
+    for chunk in problem.all_chunks:
+        rows = chunk.rows
         mask = RowsAt(rows.start, rows.step) if problem.causal else NO_MASK
         of_chunk = dataclasses.replace(problem.whole, q_len=len(rows), mask=mask)
-        where = (slice(None),) * ROW_AXIS + (slice(rows.start, rows.stop, rows.step),)
-        given = {**inputs, **{name: np.ascontiguousarray(inputs[name][where]) for name in OF_ROWS}}
+        given = {**inputs, **{name: chunk.rows_of(inputs[name]) for name in OF_ROWS}}
         first_row = (slice(0, 1),) * (ROW_AXIS + 1)  # of dQ, which is not needed
         own_part = part if part is WHOLE else Part(first_row, part.name, {name: part.of(name) for name in OF_KEYS})
         own = backward().answer(of_chunk, given, own_part)
@@ -118,7 +118,7 @@ def tolerance(
 ) -> Mapping[str, Tolerance]:
     """Return the budgets of dQ, dK and dV, as the module derives them."""
     whole = backward().tolerance(problem.whole, inputs, answer, numerics, part)
-    if problem.dtype == "float32" or sum(map(len, problem.chunks)) == 1:
+    if problem.dtype == "float32" or len(problem.all_chunks) == 1:
         return whole
     chunks = chunk_gradients(problem, inputs, numerics, part)
     found = dict(whole)

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.model.problem import ELEMENT_BYTES
+from harness.operations._across_devices.problem import Held
 from harness.operations.attention_backward.problem import BackwardProblem
-from harness.operations.ring_attention.divided_problem import Held
 from harness.operations.ring_attention.problem import SLOTS, RingProblem
 from harness.support.override import override
 
 FLOAT32_BYTES = ELEMENT_BYTES["float32"]
 FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
 """Extents of what tensor cores add to dQ at once: dQ in float32 may be kept in whole ones."""
+STATS_ROWS = 128
+"""Rows of the tiles in which numbers per row may be kept: copies by TMA want whole ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class RingBackwardProblem(RingProblem):
     def most_device_bytes(self, device: int) -> int | None:
         """The device's own rows of all tensors, what it may receive, dK and dV of a block, and float32 sums.
 
-        The sums are dQ, in whole fragments of tensor cores, and two numbers per row besides lse.
+        The sums are dQ, in whole fragments of tensor cores, and two numbers per row besides lse, in whole tiles.
         """
         heads, lengths = self.batch * self.heads, [len(chunk.rows) for chunk in self.chunks[device]]
         elements, received_bytes = heads * sum(lengths) * self.head_dim, self.most_received_bytes
@@ -57,7 +59,8 @@ class RingBackwardProblem(RingProblem):
         own_bytes = 4 * elements * self.itemsize_bytes + heads * sum(lengths) * FLOAT32_BYTES  # Q, O, dO, dQ; lse
         own_bytes += 2 * self.kv_bytes(device)  # K, V; dK, dV
         rows = sum(_whole(length, FRAGMENT_ROWS) for length in lengths)
-        sum_bytes = heads * (rows * _whole(self.head_dim, FRAGMENT_COLUMNS) + 2 * sum(lengths)) * FLOAT32_BYTES
+        stats = 2 * sum(_whole(length, STATS_ROWS) for length in lengths)
+        sum_bytes = heads * (rows * _whole(self.head_dim, FRAGMENT_COLUMNS) + stats) * FLOAT32_BYTES
         return own_bytes + received_bytes + self.slot_elements * self.itemsize_bytes + sum_bytes
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from harness.model.cases.property import Property, Trial
 from harness.model.operation import operation_named
-from harness.operations.ring_attention.properties import PROPERTIES as OF_RINGS
+from harness.operations._across_devices.properties import PROPERTIES as OF_RINGS
 
 OF_GRADIENTS = operation_named("attention-backward").properties
 WEIGHTS_SUM = OF_GRADIENTS["weights-sum"]

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.model.cases.axes import Choice
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.operations.attention.masks import NO_MASK, parse_mask
-from harness.operations.attention.sizes import Sizes
-from harness.operations.ring_attention.divided_cases import (
+from harness.operations._across_devices.cases import (
     DEVICE_COUNTS,
     DEVICES,
     DRAWN_COUNTS,
@@ -23,6 +21,8 @@ from harness.operations.ring_attention.divided_cases import (
     DividedCases,
     taken,
 )
+from harness.operations.attention.masks import NO_MASK, parse_mask
+from harness.operations.attention.sizes import Sizes
 from harness.operations.tree_attention.problem import TreeProblem
 from harness.support.override import override
 

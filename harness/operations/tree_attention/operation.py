@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.model.operation import operation_named
-from harness.operations.ring_attention.divided_operation import divided_operation
-from harness.operations.ring_attention.inputs import regimes_of
-from harness.operations.ring_attention.mistakes import known_mistakes
-from harness.operations.ring_attention.oracle import answer, tolerance
-from harness.operations.ring_attention.properties import PROPERTIES, changes
+from harness.operations._across_devices.inputs import regimes_of
+from harness.operations._across_devices.mistakes import known_mistakes
+from harness.operations._across_devices.operation import divided_operation
+from harness.operations._across_devices.oracle import answer, tolerance
+from harness.operations._across_devices.properties import PROPERTIES, changes
 from harness.operations.tree_attention.cases import TreeBuild, TreeCases
 
 FORWARD = operation_named("attention")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.model.problem import ELEMENT_BYTES, option
+from harness.operations._across_devices.order import CONTIGUOUS, mask_between, rows_of_devices
+from harness.operations._across_devices.problem import Chunk, DividedProblem, Held
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
-from harness.operations.ring_attention.divided_problem import Chunk, DividedProblem, Held
-from harness.operations.ring_attention.order import CONTIGUOUS, mask_between, rows_of_devices
 from harness.support.errors import ProblemError
 from harness.support.override import override
 

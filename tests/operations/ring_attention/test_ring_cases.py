@@ -12,10 +12,10 @@ from harness.model.cases.axes import NO_CHECK
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import operation_named
+from harness.operations._across_devices.cases import DEVICES
+from harness.operations._across_devices.order import ORDERS
 from harness.operations.ring_attention.cases import BRIEF_VISITS, ORDER, lighter, visits
-from harness.operations.ring_attention.divided_cases import DEVICES
 from harness.operations.ring_attention.operation import CASES
-from harness.operations.ring_attention.order import ORDERS
 from harness.operations.ring_attention.problem import RingProblem
 
 OPERATION = operation_named("ring-attention")

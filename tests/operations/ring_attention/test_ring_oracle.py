@@ -13,7 +13,7 @@ from harness.execution.judging.question import Question
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, operation_named
-from harness.operations.ring_attention.oracle import ChunkAnswer, chunk_answers
+from harness.operations._across_devices.oracle import ChunkAnswer, chunk_answers
 from harness.operations.ring_attention.problem import RingProblem
 
 OPERATION = operation_named("ring-attention")

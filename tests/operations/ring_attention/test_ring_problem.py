@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.model.operation import draw_inputs
-from harness.operations.ring_attention.order import ORDERS, STRIPED, ZIGZAG, chunks_per_device, rows_of_devices
+from harness.operations._across_devices.order import ORDERS, STRIPED, ZIGZAG, chunks_per_device, rows_of_devices
 from harness.operations.ring_attention.problem import RingProblem
 from harness.support.errors import ProblemError
 

@@ -11,10 +11,10 @@ from harness.model.cases.axes import NO_CHECK, REGIME
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.operation import draw_inputs, operation_named
+from harness.operations._across_devices.cases import DEVICES
+from harness.operations._across_devices.order import ORDERS, ZIGZAG
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.ring_attention.cases import BRIEF_VISITS, ORDER, visits
-from harness.operations.ring_attention.divided_cases import DEVICES
-from harness.operations.ring_attention.order import ORDERS, ZIGZAG
 from harness.operations.ring_attention.problem import RingProblem
 from harness.operations.ring_attention_backward.operation import CASES
 from harness.operations.ring_attention_backward.problem import RingBackwardProblem

@@ -11,7 +11,7 @@ from harness.execution.judging.question import Question
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, operation_named
-from harness.operations.ring_attention.order import ORDERS
+from harness.operations._across_devices.order import ORDERS
 from harness.operations.ring_attention_backward.oracle import OF_KEYS, ChunkGradients, chunk_gradients
 from harness.operations.ring_attention_backward.problem import RingBackwardProblem
 

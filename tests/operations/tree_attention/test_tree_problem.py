@@ -13,8 +13,8 @@ from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs, operation_named
-from harness.operations.ring_attention.divided_cases import DEVICES
-from harness.operations.ring_attention.oracle import chunk_answers
+from harness.operations._across_devices.cases import DEVICES
+from harness.operations._across_devices.oracle import chunk_answers
 from harness.operations.tree_attention.operation import CASES
 from harness.operations.tree_attention.problem import TreeProblem
 from harness.support.errors import ProblemError

@@ -31,7 +31,9 @@ PROBLEMS: dict[str, tuple[BaseProblem, ...]] = {
 FOUND = discover()
 LANGUAGES = ("cupy", "numba")
 REFUSED = tuple(
-    f"{name}-{each}" for name in ("bwd-mma", "ring-mma", "ring-fa3", "ring-bwd-mma", "tree-mma") for each in LANGUAGES
+    f"{name}-{each}"
+    for name in ("bwd-mma", "ring-mma", "ring-fa3", "ring-bwd-mma", "ring-bwd-fa3", "tree-mma")
+    for each in LANGUAGES
 )
 OTHERS_KERNELS = tuple(f"{name}-{each}" for name in ("ring", "ring-bwd", "tree") for each in LANGUAGES)
 """Variants that launch kernels of other algorithms beside their own."""

@@ -12,8 +12,8 @@ from variants._hopper import WARPGROUP_ROWS, WarpgroupTile
 from variants._hopper.numba_hopper import arrive, arrive_and_expect, numba_hopper, wait
 from variants._hopper.numba_layout import place_in
 from variants._hopper.numba_limits import WarpgroupLimits
-from variants._hopper.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_mma import store_shared, unknown
+from variants._mma.numba_module_variable import atomic_increment, module_variable
 from variants.attention.fa3.numba_block import numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
 

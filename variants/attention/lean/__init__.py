@@ -8,7 +8,10 @@ by each of a block's 4 warps, those of 8 rows at a time, and sinks by one warp, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +19,18 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, 
 from variants import _features as features
 from variants._features import arguments
 from variants._mma import tile_copy
-from variants._mma.equal_runs import LEAN_TILE, PART_BUFFERS, Segments, blocks_for, part_buffers, sizes_for, too_many
+from variants._mma.equal_runs import (
+    LEAN_TILE,
+    PART_BUFFERS,
+    Segments,
+    blocks_for,
+    part_buffers,
+    places_of,
+    sizes_for,
+    too_many,
+)
 from variants._mma.splits import (
+    BC,
     BR,
     EQUAL_RUNS,
     THREADS_PER_WARP,
@@ -25,6 +38,7 @@ from variants._mma.splits import (
     key_bytes,
     shared_bytes,
     slope_sectors,
+    slots,
     split_sizes,
     splits_kernel,
 )
@@ -68,19 +82,19 @@ class Work:
         return np.where(self.end_keys > self.first_keys, (self.end_keys - 1) // LEAN_TILE - first + 1, 1)
 
     @property
-    def per_head(self) -> int:
-        """Number of lean tiles of a key/value head."""
-        return int(self.lean_tiles.sum())
+    def places_per_head(self) -> int:
+        """Number of places of a key/value head."""
+        return int(places_of(self.lean_tiles).sum())
 
     @property
-    def total(self) -> int:
-        """Number of lean tiles in all."""
-        return self.heads * self.per_head
+    def places(self) -> int:
+        """Number of places in all."""
+        return self.heads * self.places_per_head
 
     @property
     def grid(self) -> int:
         """Number of blocks."""
-        return blocks_for(self.total)
+        return blocks_for(np.tile(self.lean_tiles, self.heads))
 
     @property
     def output_tiles(self) -> int:
@@ -101,18 +115,38 @@ def work(problem: Problem) -> Work:
     return Work(first_rows, rows, first_keys, end_keys, p.batch * p.kv_heads_count)
 
 
-def plan(problem: Problem) -> Plan:
+def cupy_lean(problem: Problem) -> Any:
+    """The CUDA kernel."""
+    p = problem
+    chosen = features.limits(p), features.scores(p), features.sink(p)
+    sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(work(p).output_tiles)
+    return splits_kernel("attention/lean", "lean", p.dtype, sizes, chosen, EQUAL_RUNS)
+
+
+def numba_lean(problem: Problem) -> Any:
+    """The Numba kernel."""
+    from variants.attention.lean.numba_kernel import lean_kernel
+
+    p, sizes = problem, sizes_for(work(problem).output_tiles)
+    chosen = features.in_numba(p, BR, BC)
+    return lean_kernel(p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], chosen)
+
+
+KERNELS = {"cupy": cupy_lean, "numba": numba_lean}
+
+
+def plan(problem: Problem, kernel: Callable[[Problem], Any] = cupy_lean) -> Plan:
     """One launch."""
     p, of = problem, work(problem)
     limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
-    sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(of.output_tiles)
-    lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink), EQUAL_RUNS)
     lengths = tuple(np.int32(each) for each in (p.q_len, p.kv_len, p.kv_heads_count, p.group))
-    tiles, tau = (np.uint32(of.total), np.uint32(of.per_head)), np.float32(features.factor(p))
-    args = ("Q", "K", "V", "O", "lse", *PART_BUFFERS, *lengths, *tiles, tau)
+    places, tau = (np.uint32(of.places), np.uint32(of.places_per_head)), np.float32(features.factor(p))
+    args = ("Q", "K", "V", "O", "lse", *PART_BUFFERS, *lengths, *places, tau)
     terms = arguments((limits, scores, sink))
     return Plan(
-        launches=(Launch(lean, (of.grid,), (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),),
+        launches=(
+            Launch(kernel(p), (of.grid,), (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),
+        ),
         buffers=(Buffer("lse", p.lse_shape, "float32"), *part_buffers(of.grid, p.head_dim)),
     )
 
@@ -150,19 +184,20 @@ def supports(problem: Problem) -> str | None:
 
 
 def register(registry: Registry) -> None:
-    """Add `lean-cupy`."""
-    registry.add(
-        Variant(
-            name="lean-cupy",
-            algorithm="lean",
-            backend="cupy",
-            idea="Lean Attention, for few query rows: each block takes equally many keys; the last one combines the "
-            "results",
-            plan=plan,
-            supports=supports,
-            claim=claim,
-            takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
-            invariant_to=(),  # the rest of the batch, and further rows, move the cuts between blocks
-            numerics=NUMERICS,
+    """Add `lean-cupy` and `lean-numba`."""
+    for language, kernel in KERNELS.items():
+        registry.add(
+            Variant(
+                name=f"lean-{language}",
+                algorithm="lean",
+                backend=language,
+                idea="Lean Attention, for few query rows: each block takes equally many keys; the last one combines "
+                "the results",
+                plan=partial(plan, kernel=kernel),
+                supports=supports,
+                claim=claim,
+                takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
+                invariant_to=(),  # the rest of the batch, and further rows, move the cuts between blocks
+                numerics=NUMERICS,
+            )
         )
-    )

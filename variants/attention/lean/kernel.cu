@@ -23,12 +23,12 @@ struct KeysOfRun {
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, float *O_parts, float *l_parts, float *m_parts, int q_len, int kv_len, int kv_heads, int group,
-    unsigned lean_tiles, unsigned lean_tiles_per_head, float tau, Limits limits, Scores scores, Sink sink)
+    unsigned places, unsigned places_per_head, float tau, Limits limits, Scores scores, Sink sink)
 {
     __shared__ __align__(8) unsigned char found[sizeof(Segment)];
     Segment &segment = *reinterpret_cast<Segment *>(found);
     const Parts parts = {O_parts, l_parts, m_parts};
-    const Runs runs = {lean_tiles};
+    const Runs runs = {places};
     const int t = threadIdx.x, lane = t % 32, group_rows = group * q_len;
 
     if (t == 0) {
@@ -39,9 +39,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
     do {
         __syncthreads();  // nothing of the last segment is read in shared memory any more
         if (t == 0) {
-            const unsigned kv_head = segment.to / lean_tiles_per_head;
+            const unsigned kv_head = segment.to / places_per_head;
             const auto run = limits.of_sequence(kv_head / kv_heads, q_len, kv_len);
-            segment = segment_from(segment.to, segment.run_end, kv_head, kv_head * lean_tiles_per_head, group_rows, q_len, run);
+            segment = segment_from(segment.to, segment.run_end, kv_head, kv_head * places_per_head, group_rows, q_len, run);
         }
         __syncthreads();
         const auto first_global_row = [&] { return (size_t)segment.kv_head * group_rows + segment.tile.first_row; };
@@ -70,5 +70,5 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
 
         const auto logit_of_row = [&](int row) { return sink.logit(head_of_row(row)); };
         finish(segment, runs, parts, O + first_global_row() * D, lse + first_global_row(), group_rows, logit_of_row);
-    } while (segment.to < segment.run_end);
+    } while (!segment.is_last());
 }

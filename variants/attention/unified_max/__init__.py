@@ -12,9 +12,10 @@ Each tile of rows in which a row is computed again reads its Q, K, V and slopes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +24,17 @@ from variants import _features as features
 from variants._features import arguments
 from variants._mma import tile_copy
 from variants._mma.splits import (
+    BC,
     BR,
     PARTS,
     SPLITS,
     THREADS_PER_WARP,
     WARPS,
+    blocks_per_sm,
     key_bytes,
     shared_bytes,
     slope_sectors,
+    slots,
     split_sizes,
     splits_kernel,
     tiles,
@@ -99,21 +103,44 @@ def work(problem: Problem, split: int) -> Work:
     return Work(first_rows, rows, first_keys, end_keys, split, int(blocks(p.kv_len, split)))
 
 
-def plan(problem: Problem, tile: Mapping[str, int] | None = None, *, phi: float = 0.0) -> Plan:
+def cupy_unified_max(problem: Problem, split: int) -> Any:
+    """The CUDA kernel for splits of so many keys."""
+    p, chosen = problem, (features.limits(problem), features.scores(problem), features.sink(problem))
+    sizes = split_sizes(p.head_dim, split) | {"ROW_TILES": _counters(p)}
+    return splits_kernel("attention/unified_max", "unified_max", p.dtype, sizes, chosen, PARTS)
+
+
+def numba_unified_max(problem: Problem, split: int) -> Any:
+    """The Numba kernel for splits of so many keys."""
+    from variants.attention.unified_max.numba_kernel import unified_max_kernel
+
+    p, chosen, d = problem, features.in_numba(problem, BR, BC), problem.head_dim
+    return unified_max_kernel(d, split, slots(d), p.dtype, blocks_per_sm(d), _counters(p), chosen)
+
+
+KERNELS = {"cupy": cupy_unified_max, "numba": numba_unified_max}
+
+
+def plan(
+    problem: Problem,
+    tile: Mapping[str, int] | None = None,
+    *,
+    phi: float = 0.0,
+    kernel: Callable[[Problem, int], Any] = cupy_unified_max,
+) -> Plan:
     """One launch; `tile` is the first of `tiles(problem)` unless given, and `phi` is what is subtracted from scores."""
     p, split = problem, _split(problem, tile)
     limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
     splits, row_tiles = int(blocks(p.kv_len, split)), _row_tiles(p)
-    # Few sizes, so that one compilation serves many problems.
-    sizes = split_sizes(p.head_dim, split) | {"ROW_TILES": 1 << max(10, (row_tiles - 1).bit_length())}
-    kernel = splits_kernel("attention/unified_max", "unified_max", p.dtype, sizes, (limits, scores, sink), PARTS)
     grid = (row_tiles // p.batch, splits, p.batch)
     lengths, tau = tuple(np.int32(each) for each in (p.q_len, p.kv_len, p.group)), np.float32(features.factor(p))
     unified = (np.float32(phi), np.float32(math.exp(SMALLEST_LOG_SUM)), np.float32(math.exp(LARGEST_LOG_WEIGHT)))
     args = ("Q", "K", "V", "O", "lse", "O_split", "l_split", *lengths, tau, unified)
     terms = arguments((limits, scores, sink))
     return Plan(
-        launches=(Launch(kernel, grid, (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),),
+        launches=(
+            Launch(kernel(p, split), grid, (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),
+        ),
         buffers=(
             Buffer("lse", p.lse_shape, "float32"),
             Buffer("O_split", (row_tiles, splits, BR, p.head_dim), "float32"),
@@ -156,6 +183,11 @@ def _row_tiles(problem: Problem) -> int:
     return int(problem.batch * problem.kv_heads_count * blocks(problem.group * problem.q_len, BR))
 
 
+def _counters(problem: Problem) -> int:
+    """Tiles of rows that have room for a counter: few sizes, so that one compilation serves many problems."""
+    return 1 << max(10, (_row_tiles(problem) - 1).bit_length())
+
+
 def _split(problem: Problem, tile: Mapping[str, int] | None) -> int:
     return (tile or tiles(problem)[0])["split"]
 
@@ -170,14 +202,17 @@ def supports(problem: Problem) -> str | None:
     return reason
 
 
-def unified_max(name: str = "unified-max-cupy", phi: float = 0.0) -> Variant:
-    """Return the variant with the constant `phi`, for a registry: see README.md on how to choose it."""
+def unified_max(name: str = "unified-max-cupy", phi: float = 0.0, language: str = "cupy") -> Variant:
+    """Return the variant with the constant `phi`, for a registry: see README.md on how to choose it.
+
+    `language`: of the kernel, one of `KERNELS`.
+    """
     return Variant(
         name=name,
         algorithm="unified-max",
-        backend="cupy",
+        backend=language,
         idea="FlashDecoding++, for few query rows: a constant in place of the maximum, unless a row leaves its range",
-        plan=partial(plan, phi=phi),
+        plan=partial(plan, phi=phi, kernel=KERNELS[language]),
         supports=supports,
         claim=claim,
         tiles=tiles,
@@ -187,5 +222,6 @@ def unified_max(name: str = "unified-max-cupy", phi: float = 0.0) -> Variant:
 
 
 def register(registry: Registry) -> None:
-    """Add `unified-max-cupy`."""
-    registry.add(unified_max())
+    """Add `unified-max-cupy` and `unified-max-numba`."""
+    for language in KERNELS:
+        registry.add(unified_max(f"unified-max-{language}", language=language))

@@ -58,6 +58,7 @@ from variants._mma_backward import (
 )
 from variants._mma_backward.stats import stats, tiled_stats_bytes, tiled_stats_shape
 from variants._tiles import Tile
+from variants._tiles.backward import Claims, sum_of_launches
 from variants._tiles.grids import grid_side_by_side
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
@@ -224,15 +225,26 @@ class BoxSchedule(MmaBackwardSchedule):
 
 def claim(problem: Problem, tile: BackwardWarpgroupTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
+    return sum_of_launches(claims(problem, tile))
+
+
+def claims(problem: Problem, tile: BackwardWarpgroupTile | None = None) -> Claims:
+    """The bytes of each launch."""
     p, tile = problem, tile or default_tile(problem)
     s, ends = BoxSchedule(p, tile), MmaBackwardSchedule(p, Tile(END_ROWS, END_ROWS))
     stat_bytes = p.batch * p.heads * tile.Br * FLOAT32_BYTES
     running_bytes, added_bytes = int(ends.running_bytes.sum()), int((s.visits * s.running_bytes).sum())
-    read_bytes = int((2 * ends.copied_Q_bytes + ends.stat_bytes).sum())
-    read_bytes += int((s.visits * 2 * (s.Q_box_bytes + stat_bytes // len(s.visits))).sum() + 2 * s.K_box_bytes.sum())
-    read_bytes += added_bytes + running_bytes + int(s.key_limit_bytes.sum())
-    write_bytes = 2 * tiled_stats_bytes(p, END_ROWS) + running_bytes + added_bytes
-    return Traffic(read_bytes, write_bytes + int(2 * s.dK_box_bytes.sum() + ends.Q_bytes.sum()))
+    keys_read = int((s.visits * 2 * (s.Q_box_bytes + stat_bytes // len(s.visits))).sum() + 2 * s.K_box_bytes.sum())
+    keys_read += added_bytes + int(s.key_limit_bytes.sum())
+    return Claims(
+        prepare=(
+            int((2 * ends.copied_Q_bytes + ends.stat_bytes).sum()),
+            2 * tiled_stats_bytes(p, END_ROWS) + running_bytes,
+        ),
+        of_keys=(keys_read, added_bytes + int(2 * s.dK_box_bytes.sum())),
+        rounding=(running_bytes, int(ends.Q_bytes.sum())),
+        of_sinks=(0, 0),
+    )
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:

@@ -6,9 +6,10 @@ al. 2023, arXiv 2309.06180. Splits of one size make as many blocks as the length
 a GPU idle. Here as many blocks as the GPU holds at once share the keys of all sequences equally, and the last block to
 finish a part of a sequence and head combines the parts, in the same launch.
 
-Lean tiles are 64 keys. They are numbered through sequences, key/value heads and tiles of 16 rows; a tile of rows that
-sees no key has one. A block finds the sequence of its first lean tile from the lengths, 32 at a time, and goes on from
-there. Each warp reads entries of the table for its next 32 tiles of 16 keys at once.
+Lean tiles are 64 keys. They lie in a row, through sequences, key/value heads and tiles of 16 rows, with empty places
+before those of each tile of rows, as in attention/lean; a tile of rows that sees no key has one. A block finds the
+sequence of its first place from the lengths, 32 at a time, and goes on from there. Each warp reads entries of the table
+for its next 32 tiles of 16 keys at once.
 
 Bytes, at the `sectors` level, with R = group q_len rows per key/value head and d elements of w = 2 bytes per row. A
 *segment* is what a block has of a tile of rows.
@@ -24,7 +25,9 @@ Bits depend neither on the order of blocks nor on where pages lie, but on the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +42,7 @@ from variants._mma.equal_runs import (
     Segments,
     blocks_for,
     part_buffers,
+    places_of,
     sizes_for,
     too_many,
 )
@@ -49,6 +53,7 @@ from variants._mma.splits import (
     THREADS_PER_WARP,
     WARPS,
     shared_bytes,
+    slots,
     split_sizes,
     splits_kernel,
 )
@@ -63,7 +68,7 @@ NUMERICS = Numerics(
 NO_SINK = Feature("Sink", "NoSink", (), ((FOLDER, "scores.cuh"),))
 SPLITS = tuple(LEAN_TILE * fewest for fewest in (FEWEST_LEAN_TILES, 2, 4, 16, 32, 64))
 """Fewest keys of a block, the default first."""
-MOST_LEAN_TILES = 2**31 - 1
+MOST_PLACES = 2**31 - 1
 """They are counted in 32 bits."""
 
 
@@ -73,17 +78,39 @@ def lean_tiles(problem: PagedProblem) -> Integers:
     return tiles
 
 
-def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
-    """One launch; `tile`: the first of `tiles(problem)` if None."""
-    p, limits, total = problem, causal(problem), _total(problem)
+def cupy_paged_lean(problem: PagedProblem) -> Any:
+    """The CUDA kernel."""
+    p, chosen = problem, (causal(problem), NO_SINK)
     sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(_output_tiles(p)) | {"PAGE": p.page_size}
     files = (*EQUAL_RUNS, *SEQUENCES)
-    kernel = splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, (limits, NO_SINK), files)
+    return splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, chosen, files)
+
+
+def numba_paged_lean(problem: PagedProblem) -> Any:
+    """The Numba kernel."""
+    from variants.paged_attention.paged_lean.numba_kernel import paged_lean_kernel
+
+    p, sizes = problem, sizes_for(_output_tiles(problem))
+    return paged_lean_kernel(
+        p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], p.page_size
+    )
+
+
+KERNELS = {"cupy": cupy_paged_lean, "numba": numba_paged_lean}
+
+
+def plan(
+    problem: PagedProblem,
+    tile: Mapping[str, int] | None = None,
+    kernel: Callable[[PagedProblem], Any] = cupy_paged_lean,
+) -> Plan:
+    """One launch; `tile`: the first of `tiles(problem)` if None."""
+    p, limits, places = problem, causal(problem), _places(problem)
     numbers = (p.sequences, p.q_len, p.table_shape[1], p.kv_heads, p.group)
-    args = ("Q", "K", "V", "table", "lengths", "O", "lse", *PART_BUFFERS, *map(np.int32, numbers), np.uint32(total))
-    grid = blocks_for(total, _fewest(p, tile))
+    args = ("Q", "K", "V", "table", "lengths", "O", "lse", *PART_BUFFERS, *map(np.int32, numbers), np.uint32(places))
+    grid = blocks_for(_of_all(p), _fewest(p, tile))
     launch = Launch(
-        kernel,
+        kernel(p),
         (grid,),
         (THREADS_PER_WARP * WARPS,),
         (*args, np.float32(p.tau), limits.argument),
@@ -96,7 +123,7 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     """The bytes above, at the `sectors` level."""
     p, d, copy, packed = problem, problem.head_dim, tile_copy(problem.head_dim), PackedRows(problem, BR)
     tiles = len(packed.rows)
-    segments = Segments.of(np.repeat(lean_tiles(p)[:, None], p.kv_heads, axis=1).reshape(-1), _fewest(p, tile))
+    segments = Segments.of(_of_all(p), _fewest(p, tile))
     head, number = np.divmod(segments.output_tile, tiles)
     sequence, rows = head // p.kv_heads, packed.rows[number]
     first = head * packed.group_rows + packed.first_rows[number]
@@ -147,8 +174,14 @@ def _fewest(problem: PagedProblem, tile: Mapping[str, int] | None) -> int:
     return (tile or tiles(problem)[0])["split"] // LEAN_TILE
 
 
-def _total(problem: PagedProblem) -> int:
-    return int(lean_tiles(problem).sum()) * problem.kv_heads
+def _of_all(problem: PagedProblem) -> Integers:
+    """Lean tiles of each tile of rows of all key/value heads."""
+    tiles: Integers = np.repeat(lean_tiles(problem)[:, None], problem.kv_heads, axis=1).reshape(-1)
+    return tiles
+
+
+def _places(problem: PagedProblem) -> int:
+    return int(places_of(lean_tiles(problem)).sum()) * problem.kv_heads
 
 
 def _output_tiles(problem: PagedProblem) -> int:
@@ -160,27 +193,28 @@ def supports(problem: PagedProblem) -> str | None:
     if problem.dtype == "float32":
         return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
     reason = _paged.unsupported(problem) or too_many(_output_tiles(problem))
-    if reason is None and _total(problem) > MOST_LEAN_TILES:
-        return f"it has {_total(problem):,} tiles of {LEAN_TILE} keys; 2^31 - 1 is the most"
+    if reason is None and _places(problem) > MOST_PLACES:
+        return f"it has {int(_of_all(problem).sum()):,} tiles of {LEAN_TILE} keys; about 2^31 is the most"
     return reason
 
 
 def register(registry: Registry) -> None:
-    """Add `paged-lean-cupy`."""
-    registry.add(
-        Variant(
-            name="paged-lean-cupy",
-            operation="paged-attention",
-            algorithm="paged-lean",
-            backend="cupy",
-            idea="Lean Attention over pages: each block takes equally many keys of all sequences; the last one "
-            "combines the results",
-            plan=plan,
-            supports=supports,
-            claim=claim,
-            tiles=tiles,
-            takes=("causal",),
-            invariant_to=(),  # the rest of the batch moves the cuts between blocks
-            numerics=NUMERICS,
+    """Add `paged-lean-cupy` and `paged-lean-numba`."""
+    for language, kernel in KERNELS.items():
+        registry.add(
+            Variant(
+                name=f"paged-lean-{language}",
+                operation="paged-attention",
+                algorithm="paged-lean",
+                backend=language,
+                idea="Lean Attention over pages: each block takes equally many keys of all sequences; the last one "
+                "combines the results",
+                plan=partial(plan, kernel=kernel),
+                supports=supports,
+                claim=claim,
+                tiles=tiles,
+                takes=("causal",),
+                invariant_to=(),  # the rest of the batch moves the cuts between blocks
+                numerics=NUMERICS,
+            )
         )
-    )

@@ -34,7 +34,7 @@ struct KeysOfPages {
     __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
 };
 
-// A sequence, whose first lean tile is `begin`, and how many of them each of its key/value heads has.
+// A sequence, whose places begin with `begin`, and how many each of its key/value heads has.
 struct Sequence {
     int number, kv_len;
     unsigned begin, per_head;
@@ -45,21 +45,21 @@ struct Search {
     const int *lengths;
     int batch, kv_heads, group_rows, q_len;
     int start;        // of the lengths that it looks at
-    unsigned behind;  // lean tiles of the sequences before those
+    unsigned behind;  // places of the sequences before those
 
-    __device__ __forceinline__ unsigned lean_tiles_per_head(int sequence, int length, const Limits &limits) const
+    __device__ __forceinline__ unsigned places_per_head(int sequence, int length, const Limits &limits) const
     {
         const auto run = limits.of_sequence(sequence, q_len, length);
         unsigned sum = 0;
-        for (int tile = 0; tile * BR < group_rows; ++tile) sum += OutputTile(tile, group_rows, q_len, run).lean_tiles();
+        for (int tile = 0; tile * BR < group_rows; ++tile) sum += OutputTile(tile, group_rows, q_len, run).places();
         return sum;
     }
-    // The sequence that has lean tile `at`, which is none of those before `behind`.
+    // The sequence that has place `at`, which is none of those before `behind`.
     __device__ __forceinline__ Sequence find(unsigned at, const Limits &limits, int lane)
     {
         for (;; start += 32) {
             const int number = start + lane, length = number < batch ? lengths[number] : 0;
-            const unsigned per_head = number < batch ? lean_tiles_per_head(number, length, limits) : 0;
+            const unsigned per_head = number < batch ? places_per_head(number, length, limits) : 0;
             const unsigned end = behind + lanes_before(per_head * kv_heads, lane);
             const unsigned beyond = __ballot_sync(0xffffffff, end > at);
             if (beyond != 0) {
@@ -76,13 +76,13 @@ struct Search {
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, const int *__restrict__ table,
     const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, float *O_parts, float *l_parts,
-    float *m_parts, int batch, int q_len, int table_len, int kv_heads, int group, unsigned lean_tiles, float tau, Limits limits)
+    float *m_parts, int batch, int q_len, int table_len, int kv_heads, int group, unsigned places, float tau, Limits limits)
 {
     __shared__ __align__(8) unsigned char found[sizeof(Segment)];
     Segment &segment = *reinterpret_cast<Segment *>(found);
     __shared__ int kv_len;  // of the segment's sequence
     const Parts parts = {O_parts, l_parts, m_parts};
-    const Runs runs = {lean_tiles};
+    const Runs runs = {places};
     const int t = threadIdx.x, lane = t % 32, group_rows = group * q_len;
     Search search = {lengths, batch, kv_heads, group_rows, q_len, 0, 0};
 
@@ -123,5 +123,5 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
 
         const auto no_sink = [](int) { return MINUS_INFINITY; };
         finish(segment, runs, parts, O + first_global_row() * D, lse + first_global_row(), group_rows, no_sink);
-    } while (segment.to < segment.run_end);
+    } while (!segment.is_last());
 }

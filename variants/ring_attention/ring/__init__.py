@@ -4,8 +4,9 @@ The kernels of a block are those of FlashAttention-2, unchanged: each block is a
 several devices adds is data: buffers and launches on devices, and copies between them.
 
 What the claim adds to the formula there: the blocks that some row of a device sees, in place of all blocks, with the
-bytes of FlashAttention-2 for each; and what a row costs when blocks are put together, by a warp for each. A device that
-sees one block only has nothing to put together.
+bytes of FlashAttention-2 for each; and what a row costs when blocks are put together, by a warp for each, which reads O
+of a block, or of the sum, only if the row sees a key of it. A device that sees one block only has nothing to put
+together.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from harness import Buffer, Launch, PeerCopy, Plan, Problem, Registry, RingProblem, Traffic
+from harness import Buffer, Chunk, Launch, PeerCopy, Plan, Problem, Registry, RingProblem, Traffic
 from variants._features import stored
 from variants._ring import (
     FLOAT32_BYTES,
@@ -127,16 +129,27 @@ def _buffers(problem: RingProblem) -> tuple[Buffer, ...]:
 def claim(problem: RingProblem, attention: Attention) -> Traffic:
     """The bytes above, at the `sectors` level, and those of each link."""
     p, read, written = problem, 0, 0
+    has_sum: dict[Chunk, npt.NDArray[np.bool_]] = {}  # rows that have seen a key
     for block in merged_blocks(p):
         of_block = attention.claim(block.problem)
         read, written = read + of_block.read_bytes, written + of_block.write_bytes
         if not block.is_only:
-            row = np.arange(p.batch * p.heads * len(block.rows.rows), dtype=np.int64)
-            d, stats = p.head_dim, SECTOR_BYTES * len(row)
-            stored_bytes, sum_bytes = (int(run_bytes(row * d, d, n).sum()) for n in (p.itemsize_bytes, FLOAT32_BYTES))
-            read += stored_bytes + stats + (0 if block.is_first else sum_bytes + stats)
-            written += (stored_bytes if block.is_last else sum_bytes) + stats
+            first, end = (np.broadcast_to(each[:, None], block.problem.lse_shape) for each in block.problem.spans)
+            sees_block = (first < end).reshape(-1)
+            sees_sum = has_sum.get(block.rows, np.zeros_like(sees_block))
+            has_sum[block.rows] = sees_sum | sees_block
+            stats = SECTOR_BYTES * len(sees_block)
+            read += _O_bytes(p, sees_block, p.itemsize_bytes) + _O_bytes(p, sees_sum, FLOAT32_BYTES)
+            read += stats if block.is_first else 2 * stats
+            every_row = np.ones_like(sees_block)
+            written += _O_bytes(p, every_row, p.itemsize_bytes if block.is_last else FLOAT32_BYTES) + stats
     return Traffic(read, written, links=as_links(links_of_keys(p)))
+
+
+def _O_bytes(problem: RingProblem, rows: npt.NDArray[np.bool_], itemsize_bytes: int) -> int:
+    """Bytes of moving O of those rows that are true."""
+    d, row = problem.head_dim, np.arange(len(rows), dtype=np.int64)
+    return int(run_bytes(row * d, rows * d, itemsize_bytes).sum())
 
 
 def idea(attention: str) -> str:

@@ -4,6 +4,17 @@
 #include <math_constants.h>
 
 constexpr int LANES = 32;
+// Neighbouring elements that a lane loads or stores at once: more than one where a row divides into whole requests of them.
+constexpr int ELEMENTS = D % (4 * LANES) == 0 ? 4 : D % (2 * LANES) == 0 ? 2 : 1;
+template <class T> struct alignas(ELEMENTS * sizeof(T)) Elements { T x[ELEMENTS]; };
+template <class T> __device__ __forceinline__ Elements<T> load(const T *from)
+{
+    return *reinterpret_cast<const Elements<T> *>(from);
+}
+template <class T> __device__ __forceinline__ void store(const Elements<T> &elements, T *to)
+{
+    *reinterpret_cast<Elements<T> *>(to) = elements;
+}
 
 extern "C" __global__ void ring_merge(const stored *O_t, const float *lse_t, float *O_s, float *lse_s, stored *O,
                                       float *lse, int rows, int is_first, int is_last)
@@ -28,14 +39,20 @@ extern "C" __global__ void ring_merge(const stored *O_t, const float *lse_t, flo
     __syncwarp();  // all lanes have read lse_s
     if (lane == 0) (is_last ? lse : lse_s)[row] = together;
 
-    // O_s = (w_s O_s + w_t O_t) / (w_s + w_t), rounded to the problem's dtype behind the last block.
-    for (int x = lane; x < D; x += LANES) {
+    // O_s = (w_s O_s + w_t O_t) / (w_s + w_t), rounded to the problem's dtype behind the last block. O of no keys is not read.
+    for (int x = ELEMENTS * lane; x < D; x += ELEMENTS * LANES) {
         const size_t at = (size_t)row * D + x;
-        const float block = widen(O_t[at]);
-        const float before = is_first ? 0.0f : O_s[at];
-        float o = sees_block ? share_t * block : 0.0f;
-        if (sees_sum) o = fmaf(share_s, before, o);
-        if (is_last) narrow(o, &O[at]);
-        else O_s[at] = o;
+        Elements<stored> block = {}, rounded;
+        Elements<float> sum = {};
+        if (sees_block) block = load(&O_t[at]);
+        if (sees_sum) sum = load(&O_s[at]);
+#pragma unroll
+        for (int e = 0; e < ELEMENTS; ++e) {
+            const float before = sum.x[e], o = share_t * widen(block.x[e]);
+            sum.x[e] = fmaf(share_s, before, o);
+            narrow(sum.x[e], &rounded.x[e]);
+        }
+        if (is_last) store(rounded, &O[at]);
+        else store(sum, &O_s[at]);
     }
 }

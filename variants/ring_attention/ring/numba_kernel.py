@@ -55,13 +55,12 @@ def ring_merge_kernel(head_dim: int, dtype: str) -> Any:
             else:
                 lse_s[batch, head, i] = together
 
-        # O_s = (w_s O_s + w_t O_t) / (w_s + w_t), rounded to the problem's dtype behind the last block.
+        # O_s = (w_s O_s + w_t O_t) / (w_s + w_t), rounded to the problem's dtype behind the last block. O of no keys is
+        # not read.
         for x in range(lane, D, LANES):
-            block = widen(O_t[batch, head, i, x])
-            before = ZERO if is_first else O_s[batch, head, i, x]
-            o = share_t * block if sees_block else ZERO
-            if sees_sum:
-                o = libdevice.fmaf(share_s, before, o)
+            o = share_t * widen(O_t[batch, head, i, x]) if sees_block else ZERO
+            before = O_s[batch, head, i, x] if sees_sum else ZERO
+            o = libdevice.fmaf(share_s, before, o)
             if is_last:
                 O[batch, head, i, x] = narrow(o)
             else:

@@ -123,7 +123,7 @@ def plan(problem: RingBackwardProblem, gradients: Gradients) -> Plan:
     """K and V set out while D is computed. In each step, sums of dK and dV arrive while devices compute their parts."""
     p, steps = problem, steps_of(problem)
     begun = first_parts(steps)
-    chunks = [chunk for of_device in p.chunks for chunk in of_device]
+    chunks = p.all_chunks
     of_rows = {chunk: _plan_of(p, chunk, chunk, gradients) for chunk in chunks}
     launches = [_launch(p, of_rows[chunk].launches[0], chunk, chunk, p.devices) for chunk in chunks]
     copies = _visits(p, 0, (0, len(launches)))
@@ -236,7 +236,7 @@ def claim(problem: RingBackwardProblem, gradients: Gradients) -> Traffic:
     """The bytes above, at the `sectors` level, and those of each link."""
     p, steps = problem, steps_of(problem)
     bytes_of: list[tuple[int, int]] = []
-    for chunk in (chunk for of_device in p.chunks for chunk in of_device):
+    for chunk in p.all_chunks:
         own = p.block(chunk, chunk)
         assert own is not None
         of_chunk = gradients.claims(own)

@@ -9,6 +9,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option
 from harness.model.sharing import Share, Sharing
 from harness.operations.attention.masks import NO_MASK, parse_mask
@@ -37,6 +39,11 @@ class Chunk:
     def of(self, tensor: str) -> str:
         """Return the name of its part of a tensor, such as `K@1` or `K@1b`."""
         return f"{tensor}@{self.device}{self.letter}"
+
+    def rows_of(self, array: np.ndarray) -> np.ndarray:
+        """Return its rows of an array of the whole sequence, C-contiguous."""
+        where = slice(self.rows.start, self.rows.stop, self.rows.step)
+        return np.ascontiguousarray(array[(slice(None),) * ROW_AXIS + (where,)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +81,14 @@ class DividedProblem(Sizes):
     def chunks(self) -> tuple[tuple[Chunk, ...], ...]:
         """The chunks of keys of each device."""
 
+    @property
+    def all_chunks(self) -> tuple[Chunk, ...]:
+        """The chunks of keys of all devices, one device after the other."""
+        return tuple(chunk for of_device in self.chunks for chunk in of_device)
+
     def chunks_of(self, tensor: str) -> tuple[Chunk, ...]:
         """Return the chunks of a tensor."""
-        return tuple(chunk for of_device in self.chunks for chunk in of_device)
+        return self.all_chunks
 
     @property
     def division_in_words(self) -> list[str]:

@@ -17,7 +17,7 @@ from harness.model.cases.property import (
     other_outputs,
 )
 from harness.model.invariance import BATCH, Change
-from harness.operations.ring_attention.divided_problem import DividedProblem
+from harness.operations._across_devices.problem import DividedProblem
 
 
 def alone(problem: DividedProblem, inputs: Arrays) -> Change | None:

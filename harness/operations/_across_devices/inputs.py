@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.model.cases.regime import Regime
 from harness.model.operation import Operation
-from harness.operations.ring_attention.divided_problem import DividedProblem
+from harness.operations._across_devices.problem import DividedProblem
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import Operation
-from harness.operations.ring_attention.divided_problem import DividedProblem
+from harness.operations._across_devices.problem import DividedProblem
 from harness.support.override import override
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 
 from harness.model.cases.case import Case
 from harness.model.operation import Operation, Part
+from harness.operations._across_devices.cases import DividedCases
+from harness.operations._across_devices.problem import DividedProblem
 from harness.operations.attention.sizes import Sizes
-from harness.operations.ring_attention.divided_cases import DividedCases
-from harness.operations.ring_attention.divided_problem import DividedProblem
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -1,4 +1,4 @@
-"""A variable of the module for Numba: what __device__ is to CUDA."""
+"""Variables of the module for Numba: what __device__ is to CUDA."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from numba.cuda.extending import intrinsic
 from variants._mma.numba_assembly import GLOBAL, U32, U64, assembly
 
 
-# Where a uint32 lies in global memory that is 0 when the module is loaded, and stays what launches leave there. A
-# kernel asks for it in one place.
+# Where `count` uint32 lie in global memory that are 0 when the module is loaded, and stay what launches leave there. A
+# kernel asks for them in one place.
 @functools.cache
-def module_variable(name: str) -> Any:
+def module_variable(name: str, count: int = 1) -> Any:
     @intrinsic
     def variable_address(typing_context):
         def emit(context, builder, signature, arguments):
-            variable = ir.GlobalVariable(builder.module, ir.IntType(32), name, addrspace=GLOBAL)
-            variable.initializer = ir.Constant(ir.IntType(32), 0)
+            kind = ir.ArrayType(ir.IntType(32), count)
+            variable = ir.GlobalVariable(builder.module, kind, name, addrspace=GLOBAL)
+            variable.initializer = ir.Constant(kind, None)
             variable.linkage = "internal"
             return builder.ptrtoint(variable, ir.IntType(64))
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.numerics import Numerics
-from harness.operations.ring_attention.divided_problem import DividedProblem
-from harness.operations.ring_attention.oracle import ChunkAnswer, answer, attention, chunk_answers
+from harness.operations._across_devices.oracle import ChunkAnswer, answer, attention, chunk_answers
+from harness.operations._across_devices.problem import DividedProblem
 
 Float64Array = npt.NDArray[np.float64]
 Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]

@@ -38,9 +38,9 @@ import numpy.typing as npt
 from harness.model.arithmetic.rounding import SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
+from harness.operations._across_devices.order import CausalPart
+from harness.operations._across_devices.problem import DividedProblem
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
-from harness.operations.ring_attention.divided_problem import ROW_AXIS, DividedProblem
-from harness.operations.ring_attention.order import CausalPart
 from harness.support.override import override
 
 Float64Array = npt.NDArray[np.float64]
@@ -102,11 +102,11 @@ class ChunkAnswer:
 def chunk_answers(problem: DividedProblem, inputs: Arrays, numerics: Numerics, part: Part = WHOLE) -> list[ChunkAnswer]:
     """Return attention of all rows of `part` with the keys of each chunk."""
     found = []
-    for rows in (chunk.rows for of_device in problem.chunks for chunk in of_device):
+    for chunk in problem.all_chunks:
+        rows = chunk.rows
         mask = KeysAt(rows.start - problem.diagonal, rows.step) if problem.causal else NO_MASK
         of_chunk = dataclasses.replace(problem.whole, kv_len=len(rows), mask=mask)
-        where = (slice(None),) * ROW_AXIS + (slice(rows.start, rows.stop, rows.step),)
-        given = {"Q": inputs["Q"], **{name: np.ascontiguousarray(inputs[name][where]) for name in "KV"}}
+        given = {"Q": inputs["Q"], **{name: chunk.rows_of(inputs[name]) for name in "KV"}}
         own = attention().answer(of_chunk, given, part)
         tolerance = attention().tolerance(of_chunk, given, own, numerics, part)
         found.append(ChunkAnswer(own["O"], own["lse"], tolerance))
@@ -117,7 +117,7 @@ def tolerance(
     problem: DividedProblem, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
 ) -> Mapping[str, Tolerance]:
     """Return the budgets of O and lse, as the module derives them."""
-    if sum(map(len, problem.chunks)) == 1:
+    if len(problem.all_chunks) == 1:
         return attention().tolerance(problem.whole, inputs, answer, numerics, part)
     chunks = chunk_answers(problem, inputs, numerics, part)
     with np.errstate(all="ignore"):

@@ -1,0 +1,254 @@
+"""Lean Attention over sequences of any lengths whose keys lie in pages.
+
+Sanovar et al. 2024, arXiv 2405.10480, algorithm 2, over the pages of Kwon et al. 2023, arXiv 2309.06180. How the keys
+of all sequences are divided among blocks, and how parts are combined, is in _mma/numba_equal_runs.py; what a block does
+with the keys of one head is in _mma/numba_split_attention.py. The CUDA twin is kernel.cu.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, int32, uint32, uint64
+
+from variants._features.numba_scores import numba_scores, numba_sink
+from variants._mma.equal_runs import LEAN_TILE
+from variants._mma.numba_equal_runs import (
+    AT,
+    BEGIN,
+    KV_HEAD,
+    KV_LEN,
+    RUN_END,
+    SEGMENT_FIELDS,
+    TO,
+    Parts,
+    find_segment,
+    is_last_segment,
+    numba_equal_runs,
+    output_tile,
+    places_of,
+    run_begin,
+    tile_of,
+)
+from variants._mma.numba_mma import (
+    ALL_LANES,
+    MINUS_INFINITY,
+    end_seen,
+    global_address,
+    lane_index,
+    load_global,
+    shared_address,
+)
+from variants._mma.numba_runs_of_rows import KeyFunctions
+from variants._mma.numba_split_attention import (
+    FLOAT_BYTES,
+    STORED_BYTES,
+    THREADS,
+    ZERO,
+    numba_splits,
+    running_maximum,
+    split_attention,
+)
+from variants._mma.splits import BC, BR
+from variants._paged.numba_sequences import ENDS_OF_ROWS, EndsOfRows, lanes_before
+
+INT32_BYTES = 4
+AHEAD = 32 * LEAN_TILE
+"""Keys whose pages a warp's lanes hold."""
+load_entry = load_global(INT32_BYTES)
+
+
+class KeysOfPages(NamedTuple):
+    """Keys from lean tile to lean tile, up to `end`.
+
+    The warp's lanes hold the pages of its next 32 tiles: lane n that of the tile that begins with key from + n
+    LEAN_TILE.
+    """
+
+    K_pages: Any
+    """Address of the first page of K; and below, of V."""
+    V_pages: Any
+    entries: Any
+    """Address of the table's entries of the sequence's pages."""
+    begin: Any
+    end: Any
+    kv_head: Any
+    kv_heads: Any
+    held: Any
+    """`from`, and the lane's page."""
+
+
+@cuda.jit(device=True, forceinline=True)
+def first_key(keys):
+    return int32(0)
+
+
+@cuda.jit(device=True, forceinline=True)
+def skipped(keys, key):
+    return int32(0)
+
+
+@cuda.jit(device=True, forceinline=True)
+def first_tile(keys, warp):
+    return int32(keys.begin + warp * BC)
+
+
+@cuda.jit(device=True, forceinline=True)
+def tile_after(keys, key):
+    return int32(key + LEAN_TILE)
+
+
+def keys_of_pages(D: int, page_size: int) -> KeyFunctions:
+    """Device functions for rows of D elements in pages of `page_size` rows."""
+    PAGE = page_size
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_of_key(keys, key):
+        held = keys.held
+        if int32(key - held[0]) >= AHEAD:
+            held[0] = key
+            own = int32(key + int32(lane_index()) * LEAN_TILE)
+            held[1] = 0
+            if own < keys.end:
+                held[1] = int32(load_entry(keys.entries + uint64(uint32(own) // uint32(PAGE)) * uint64(INT32_BYTES)))
+        page = cuda.shfl_sync(ALL_LANES, held[1], int32(uint32(key - held[0]) // uint32(LEAN_TILE)))
+        in_pages = uint64(page) * uint64(keys.kv_heads) + uint64(keys.kv_head)
+        return in_pages * uint64(PAGE) + uint64(uint32(key) % uint32(PAGE))
+
+    @cuda.jit(device=True, forceinline=True)
+    def K(keys, key):
+        return keys.K_pages + row_of_key(keys, key) * uint64(D * STORED_BYTES)
+
+    @cuda.jit(device=True, forceinline=True)
+    def V(keys, key):
+        return keys.V_pages + row_of_key(keys, key) * uint64(D * STORED_BYTES)
+
+    return KeyFunctions(first_key, skipped, first_tile, tile_after, K, V)
+
+
+class Sequence(NamedTuple):
+    """A sequence, whose places begin with `begin`, and how many each of its key/value heads has."""
+
+    number: Any
+    kv_len: Any
+    begin: Any
+    per_head: Any
+
+
+@cuda.jit(device=True, forceinline=True)
+def places_per_head(length, group_rows, q_len, limits):
+    sum, number = uint32(0), int32(0)
+    while int32(number * BR) < group_rows:
+        sum = uint32(sum + places_of(output_tile(number, group_rows, q_len, length, limits)))
+        number = int32(number + 1)
+    return sum
+
+
+# The sequence that has place `at`, by one warp, 32 lengths at a time. `search`: the first of the lengths that it looks
+# at, and the places of the sequences before those, none of which has `at`.
+@cuda.jit(device=True, forceinline=True)
+def find_sequence(search, at, lengths, batch, kv_heads, group_rows, q_len, limits, lane):
+    while True:
+        number = int32(search[0] + uint32(lane))
+        length, per_head = int32(0), uint32(0)
+        if number < batch:
+            length = int32(lengths[number])
+            per_head = places_per_head(length, group_rows, q_len, limits)
+        of_sequence = uint32(per_head * uint32(kv_heads))
+        end = uint32(search[1] + lanes_before(of_sequence, lane))
+        beyond = uint32(cuda.ballot_sync(ALL_LANES, end > at))
+        if beyond != 0:
+            found = int32(cuda.ffs(beyond)) - int32(1)
+            return Sequence(
+                int32(int32(search[0]) + found),
+                cuda.shfl_sync(ALL_LANES, length, found),
+                uint32(cuda.shfl_sync(ALL_LANES, int32(end - of_sequence), found)),
+                uint32(cuda.shfl_sync(ALL_LANES, int32(per_head), found)),
+            )
+        search[0], search[1] = uint32(search[0] + uint32(32)), uint32(cuda.shfl_sync(ALL_LANES, int32(end), 31))
+
+
+@functools.cache
+def paged_lean_kernel(
+    head_dim: int, slots: int, dtype: str, blocks_per_sm: int, output_tiles: int, page_size: int
+) -> Any:
+    """The kernel for these compile-time parameters; `output_tiles`: room for their counters."""
+    D, splits, no_terms = head_dim, numba_splits(head_dim, slots, dtype), numba_scores(())
+    TD, share_rows = splits.TD, splits.share_rows
+    attend_to_split = split_attention(
+        splits, keys_of_pages(D, page_size), ENDS_OF_ROWS, no_terms.apply, running_maximum(TD)
+    )
+    finish = numba_equal_runs(splits, dtype, output_tiles, numba_sink(False).logit, sinks=False)
+
+    # Attention of a segment's part of the output tile.
+    @cuda.jit(device=True, forceinline=True)
+    def attend(shared, segment, tile, Q_rows, K, V, table, q_len, kv_heads, tau, limits):
+        O = cuda.local.array((1, TD, 4), float32)
+        l = cuda.local.array(2, float32)
+        m = cuda.local.array(2, float32)
+        held = cuda.local.array(2, int32)
+        m[0], m[1], held[0], held[1] = MINUS_INFINITY, MINUS_INFINITY, int32(-AHEAD), int32(0)
+        kv_len, sequence = int32(segment[KV_LEN]), uint32(segment[KV_HEAD] // uint32(kv_heads))
+        row_bytes = uint64(table.shape[1]) * uint64(INT32_BYTES)
+        keys = KeysOfPages(
+            global_address(K),
+            global_address(V),
+            global_address(table) + uint64(sequence) * row_bytes,
+            int32(uint32(segment[AT] - segment[BEGIN]) * uint32(LEAN_TILE)),
+            int32(min(int32(uint32(segment[TO] - segment[BEGIN]) * uint32(LEAN_TILE)), tile.end)),
+            uint32(segment[KV_HEAD] % uint32(kv_heads)),
+            uint32(kv_heads),
+            held,
+        )
+        row = int32(lane_index() >> uint32(2))
+        queries = int32(int32(tile.first_row + row) % q_len), int32(int32(tile.first_row + row + 8) % q_len)
+        seen = EndsOfRows(
+            end_seen(queries[0], q_len, kv_len, limits[1]),
+            end_seen(queries[1], q_len, kv_len, limits[1]),
+            end_seen(int32(0) if tile.heads_meet else tile.first_query, q_len, kv_len, limits[1]),
+        )
+        t = int32(cuda.threadIdx.x)
+        attend_to_split(shared, Q_rows, tile.rows, tau, keys, seen, ((), ()), queries, O, l, m, ZERO, l, t)
+        share_rows(shared, O, l, m, t)
+
+    @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
+    def paged_lean(
+        Q, K, V, table, lengths, O, lse, O_parts, l_parts, m_parts, batch, q_len, table_len, kv_heads, group,
+        places, tau, limits,
+    ):  # fmt: skip
+        shared = shared_address(cuda.shared.array(0, uint32, alignment=128))
+        segment = cuda.shared.array(SEGMENT_FIELDS, uint32)
+        parts = Parts(global_address(O_parts), global_address(l_parts), global_address(m_parts))
+        t, group_rows = int32(cuda.threadIdx.x), int32(group * q_len)
+        search = cuda.local.array(2, uint32)
+        search[0], search[1] = uint32(0), uint32(0)
+        if t == 0:
+            segment[TO] = run_begin(places, cuda.blockIdx.x)
+            segment[RUN_END] = run_begin(places, cuda.blockIdx.x + 1)
+        while True:
+            cuda.syncthreads()  # nothing of the last segment is read in shared memory any more
+            if t < 32:
+                at = segment[TO]
+                found = find_sequence(search, at, lengths, batch, kv_heads, group_rows, q_len, limits, t)
+                cuda.syncwarp()  # all lanes have read segment[TO]
+                if t == 0:
+                    head = uint32(uint32(at - found.begin) // found.per_head)
+                    kv_head = uint32(uint32(found.number) * uint32(kv_heads) + head)
+                    head_begin = uint32(found.begin + head * found.per_head)
+                    find_segment(segment, at, kv_head, head_begin, group_rows, q_len, found.kv_len, limits)
+            cuda.syncthreads()
+            tile = tile_of(segment, group_rows, q_len, limits)
+            first_row = uint64(segment[KV_HEAD]) * uint64(group_rows) + uint64(tile.first_row)
+            Q_rows = global_address(Q) + first_row * uint64(D * STORED_BYTES)
+            attend(shared, segment, tile, Q_rows, K, V, table, q_len, kv_heads, tau, limits)
+            O_rows = global_address(O) + first_row * uint64(D * STORED_BYTES)
+            lse_rows = global_address(lse) + first_row * uint64(FLOAT_BYTES)
+            finish(
+                shared, segment, places, parts, O_rows, lse_rows, group_rows, tile.first_row, tile.rows, q_len,
+                int32(0), group, (),
+            )  # fmt: skip
+            if is_last_segment(segment):
+                break
+
+    return paged_lean
