@@ -6,9 +6,8 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 FOLDER = "attention_backward/fa3"
-PLAN, KERNEL, CHIP, PRODUCTS, SCORING = (
-    f"{FOLDER}/{name}" for name in ("__init__.py", "kernel.cu", "chip.cuh", "products.cuh", "scoring.cuh")
-)
+PLAN, KERNEL = f"{FOLDER}/__init__.py", f"{FOLDER}/kernel.cu"
+CHIP, PRODUCTS, SCORING, NOT_FINITE = (f"{FOLDER}/{name}.cuh" for name in ("chip", "products", "scoring", "not_finite"))
 
 
 def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
@@ -19,6 +18,7 @@ _FORMULAS = (
     _in(SCORING, "statistics of the row beside, on warpgroups", "e % 2 ? of[e / 4].y", "e % 2 ? of[e / 4].x"),
     _in(SCORING, "L added to scores, on warpgroups", "fmaf(S[e], tau2, -L[e])", "fmaf(S[e], tau2, L[e])"),
     _in(SCORING, "D missing from dS, on warpgroups", "P[e] * (dP[e] - delta[e])", "P[e] * dP[e]"),
+    _in(SCORING, "D added in front of dP", "X[e] = -delta[e]", "X[e] = delta[e]"),
     _in(KERNEL, "scale missing on dK, on warpgroups", "write_keys(dK_j, tau,", "write_keys(dK_j, 1.0f,"),
     _in(KERNEL, "scale on dV, on warpgroups", "write_keys(dV_j, 1.0f,", "write_keys(dV_j, tau,"),
     _in(
@@ -45,7 +45,7 @@ _NOT_FINITE = (
     _in(
         KERNEL,
         "rows that are not finite multiplied by zeros, on warpgroups",
-        "            clear_rows_not_finite(chip, n, S, dP);\n",
+        "            not_finite |= clear_not_finite(chip, n, S, dP, keys_not_finite);\n",
         "",
     ),
     _in(
@@ -55,10 +55,10 @@ _NOT_FINITE = (
         "if (!L_BEFORE_S)",
     ),
     _in(
-        KERNEL,
+        NOT_FINITE,
         "keys that are not finite multiplied by zeros, on warpgroups",
-        "const bool keys_not_finite = move_not_finite(chip);",
-        "const bool keys_not_finite = false;",
+        "row < BC && clear_not_finite<BC>(chip.K_tile, row)",
+        "false",
     ),
 )
 _ROLES = (
@@ -76,30 +76,37 @@ _ROLES = (
         "",
         sanitize=True,
     ),
-    _in(CHIP, "one consumer speaks for both", "dO.init(CONSUMERS);", "dO.init(1);", sanitize=True),
+    _in(CHIP, "one consumer speaks for both", "dO.init(WARPS);", "dO.init(1);", sanitize=True),
     _in(
         KERNEL,
         "dS multiplied before the other consumer has stored it",
-        "        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);\n        if (!TAKE_TURNS",
-        "        if (!TAKE_TURNS",
+        "    barriers.dS.wait_until_full(n);\n",
+        "",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "a tile of dS stored while it is read",
+        "        barriers.dS.wait_until_empty(n);\n",
+        "",
         sanitize=True,
     ),
     _in(
         KERNEL,
         "dS not published",
-        "        publish_to_async();\n        if (threadIdx.x % 32 == 0) wait",
-        "        if (threadIdx.x % 32 == 0) wait",
+        "        publish_to_async();\n        __syncwarp();",
+        "        __syncwarp();",
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        PRODUCTS,
         "a part of dQ overwritten while it is added",
-        "        if (threadIdx.x % 32 == 0) wait_until_read();                   // dQ",
-        "        // dQ",
+        "    if (lane == 0) wait_until_read();",
+        "   ",
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        CHIP,
         "dQ of every tile by one consumer only",
         "n % CONSUMERS == consumer",
         "n % CONSUMERS == 0 && consumer == 0",
@@ -107,10 +114,16 @@ _ROLES = (
     _in(
         KERNEL,
         "dQ read before it is there",
-        "wait_for_products<1>(dQ_i);",
-        "wait_for_products<2>(dQ_i);",
+        "wait_for_products<PENDING>(dQ_i);",
+        "wait_for_products<PENDING + 1>(dQ_i);",
         sanitize=True,
     ),
-    _in(PRODUCTS, "dQ added to the rows beside", "(first_row + row) / 16 * FRAGMENTS", "row / 16 * FRAGMENTS"),
+    _in(
+        PRODUCTS,
+        "columns of dQ by the second consumer added to those of the first",
+        "thread / WARPGROUP * (FIRST_COLUMNS / 8)",
+        "0",
+    ),
+    _in(PRODUCTS, "dQ added to the rows beside", "= row / 16 * FRAGMENTS", "= (row - first_row) / 16 * FRAGMENTS"),
 )
 MUTANTS = (*_FORMULAS, *_MASKS, *_NOT_FINITE, *_ROLES)

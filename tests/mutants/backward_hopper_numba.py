@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants.backward_hopper import FOLDER, SWAPPED_ROLES
 from tests.mutants.patching import Mutant, Patch
 
-KERNEL, CHIP, PRODUCTS, SCORING = (f"{FOLDER}/numba_{name}.py" for name in ("kernel", "chip", "products", "scoring"))
+KERNEL, CHIP, PRODUCTS, SCORING, NOT_FINITE = (
+    f"{FOLDER}/numba_{name}.py" for name in ("kernel", "chip", "products", "scoring", "not_finite")
+)
 
 
 def _in(file: str, bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
@@ -21,6 +23,7 @@ _FORMULAS = (
         ("(dP[4 * j + 2 * h] - D_low)", "dP[4 * j + 2 * h]"),
         ("(dP[4 * j + 2 * h + 1] - D_high)", "dP[4 * j + 2 * h + 1]"),
     ),
+    _in(SCORING, "D added in front of dP", ("= -D_low, -D_high", "= D_low, D_high")),
     _in(KERNEL, "scale missing on dK, on warpgroups", ("write_keys(dK_j, tau,", "write_keys(dK_j, ONE,")),
     _in(KERNEL, "scale on dV, on warpgroups", ("write_keys(dV_j, ONE,", "write_keys(dV_j, tau,")),
     _in(
@@ -60,7 +63,10 @@ _NOT_FINITE = (
     _in(
         KERNEL,
         "rows that are not finite multiplied by zeros, on warpgroups",
-        ("            clear_rows_not_finite(chip, n, S, dP)\n", ""),
+        (
+            "            in_tile, keys_not_finite = clear_all_not_finite(chip, n, S, dP, keys_not_finite)\n",
+            "            in_tile = False\n",
+        ),
     ),
     _in(
         KERNEL,
@@ -68,9 +74,9 @@ _NOT_FINITE = (
         ("if cut or not L_BEFORE_S:", "if not L_BEFORE_S:"),
     ),
     _in(
-        KERNEL,
+        NOT_FINITE,
         "keys that are not finite multiplied by zeros, on warpgroups",
-        ("keys_not_finite = move_not_finite(block.chip)", "keys_not_finite = False"),
+        ("            in_K = clear_not_finite(chip, BC, row)\n", "            pass\n"),
     ),
 )
 _ROLES = (
@@ -89,32 +95,38 @@ _ROLES = (
     _in(
         CHIP,
         "one consumer speaks for both",
-        ("init_dO(barriers, CONSUMERS)", "init_dO(barriers, 1)"),
+        ("init_dO(barriers, WARPS)", "init_dO(barriers, 1)"),
         sanitize=True,
     ),
     _in(
         KERNEL,
         "dS multiplied before the other consumer has stored it",
         (
-            "        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)\n        if not TAKE_TURNS",
-            "        if not TAKE_TURNS",
+            "            wait_for_dS(barriers, before.number)\n",
+            "",
         ),
         sanitize=True,
     ),
     _in(
         KERNEL,
+        "a tile of dS stored while it is read",
+        ("        wait_until_dS_is_empty(barriers, n)\n", ""),
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
         "dS not published",
-        ("        publish_to_async()\n        if lane_index()", "        if lane_index()"),
+        ("        publish_to_async()\n        cuda.syncwarp", "        cuda.syncwarp"),
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        PRODUCTS,
         "a part of dQ overwritten while it is added",
-        ("            wait_until_read()  # dQ, whose place the next one takes\n", "            pass\n"),
+        ("                wait_until_read()  # what", "                pass  # what"),
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        CHIP,
         "dQ of every tile by one consumer only",
         (
             "int32(uint32(n) % uint32(CONSUMERS)) == consumer",
@@ -122,19 +134,20 @@ _ROLES = (
         ),
     ),
     _in(
-        KERNEL,
+        PRODUCTS,
         "dQ read before it is there",
-        (
-            "    keep_registers, take_registers =",
-            "    wait_for_sum_beside_two = wait_for_products(2, SUMS)\n    keep_registers, take_registers =",
-        ),
-        ("wait_for_sum_beside_one(dQ_i)", "wait_for_sum_beside_two(dQ_i)"),
+        ("wait_for_products(2, columns // 2)", "wait_for_products(3, columns // 2)"),
         sanitize=True,
     ),
     _in(
         PRODUCTS,
+        "columns of dQ by the second consumer added to those of the first",
+        ("uint32(WARP_DQ_BYTES if HALVE_COLUMNS else 0)", "uint32(0)"),
+    ),
+    _in(
+        PRODUCTS,
         "dQ added to the rows beside",
-        ("dQ_head + uint64(uint32(row) >>", "dQ_head + uint64(uint32(row - first_row) >>"),
+        ("uint32(row) >> uint32(4)) * uint64(ROWS", "uint32(row - first_row) >> uint32(4)) * uint64(ROWS"),
     ),
 )
 MUTANTS = (*_FORMULAS, *_MASKS, *_NOT_FINITE, *_ROLES)

@@ -202,6 +202,16 @@ def commit_products(typing_context):
     return assembly("wgmma.commit_group.sync.aligned;", types.void(), together=True)
 
 
+# COUNT registers that are written up to here, and read from here on.
+@functools.cache
+def registers_written(COUNT: int) -> Any:
+    @intrinsic
+    def written(typing_context, registers):
+        return assembly_in_place("", COUNT, types.void(registers), apart=True)
+
+    return written
+
+
 # Until at most PENDING groups, the youngest, are under way; `sums` are COUNT registers of a group that is not.
 @functools.cache
 def wait_for_products(PENDING: int, COUNT: int) -> Any:
@@ -209,10 +219,7 @@ def wait_for_products(PENDING: int, COUNT: int) -> Any:
     def wait_for_groups(typing_context):
         return assembly(f"wgmma.wait_group.sync.aligned {PENDING};", types.void(), together=True)
 
-    # The compiler must not read them any earlier.
-    @intrinsic
-    def read_from_here(typing_context, sums):
-        return assembly_in_place("", COUNT, types.void(sums), apart=True)
+    read_from_here = registers_written(COUNT)  # the compiler must not read them any earlier
 
     @cuda.jit(device=True, forceinline=True)
     def wait_for_sums(sums):

@@ -13,10 +13,11 @@ BARRIER_BYTES = 8
 
 
 @functools.cache
-def numba_slots(count: int, first: int) -> SimpleNamespace:
+def numba_slots(count: int, first: int, fillers: int = 1) -> SimpleNamespace:
     """Slots in shared memory that one role fills and another reads, with two mbarriers each.
 
-    Item n, counted from 0, is put into slot n % COUNT. `first`: bytes from the block's barriers to those of the slots.
+    Item n, counted from 0, is put into slot n % COUNT, which is full once `fillers` have filled it. `first`: bytes from
+    the block's barriers to those of the slots.
     """
     COUNT, ARE_FULL, ARE_EMPTY, END = count, first, first + BARRIER_BYTES * count, first + 2 * BARRIER_BYTES * count
 
@@ -40,7 +41,7 @@ def numba_slots(count: int, first: int) -> SimpleNamespace:
     @cuda.jit(device=True, forceinline=True)
     def init(barriers, readers):
         for n in range(COUNT):
-            init_barrier(full(barriers, n), 1)
+            init_barrier(full(barriers, n), fillers)
             init_barrier(empty(barriers, n), readers)
 
     # The role that fills: copies of so many bytes fill the slot.
@@ -51,6 +52,10 @@ def numba_slots(count: int, first: int) -> SimpleNamespace:
     @cuda.jit(device=True, forceinline=True)
     def expect(barriers, n, bytes):
         arrive_and_expect(full(barriers, n), bytes)
+
+    @cuda.jit(device=True, forceinline=True)
+    def fill(barriers, n):
+        arrive(full(barriers, n))
 
     # The role that reads.
     @cuda.jit(device=True, forceinline=True)
@@ -67,6 +72,7 @@ def numba_slots(count: int, first: int) -> SimpleNamespace:
         init=init,
         wait_until_empty=wait_until_empty,
         expect=expect,
+        fill=fill,
         wait_until_full=wait_until_full,
         release=release,
     )

@@ -9,11 +9,11 @@ template <int COUNT> struct Slots {
     static __device__ __forceinline__ int phase(int n) { return n / COUNT & 1; }
     __device__ __forceinline__ u64 &full(int n) { return are_full[slot(n)]; }
 
-    // A slot is empty once so many readers have released it.
-    __device__ __forceinline__ void init(int readers)
+    // A slot is full once so many have filled it, and empty once so many readers have released it.
+    __device__ __forceinline__ void init(int readers, int fillers = 1)
     {
         for (int slot = 0; slot < COUNT; ++slot) {
-            init_barrier(are_full[slot], 1);
+            init_barrier(are_full[slot], fillers);
             init_barrier(are_empty[slot], readers);
         }
     }
@@ -21,6 +21,7 @@ template <int COUNT> struct Slots {
     // The role that fills: copies of so many bytes fill the slot.
     __device__ __forceinline__ void wait_until_empty(int n) { wait(are_empty[slot(n)], phase(n) ^ 1); }
     __device__ __forceinline__ void expect(int n, int bytes) { arrive_and_expect(full(n), bytes); }
+    __device__ __forceinline__ void fill(int n) { arrive(full(n)); }
 
     // The role that reads.
     __device__ __forceinline__ void wait_until_full(int n) { wait(full(n), phase(n)); }

@@ -4,8 +4,9 @@ The algorithm is that of `bwd-fa2` (Dao 2023, arXiv 2307.08691, algorithm 2), wi
 et al. 2024, arXiv 2407.08608, appendix B). A block owns K_j and V_j, 64 keys for each of two warpgroups, which compute
 S^T = K_j Q_i^T and dP^T = V_j dO_i^T: what these products leave in registers is P^T, and then dS^T, as the products
 that sum dV_j and dK_j take them. dQ_i += dS K_j sums over the keys of both warpgroups, and gets dS through shared
-memory. A warpgroup computes 64 rows of dQ_i: its half of a tile of 128 rows, or every second tile of 64. Each warp adds
-its 16 rows to dQ in memory with one asynchronous copy.
+memory, one tile of rows later. A warpgroup computes 64 rows of dQ_i: its half of a tile of 128 rows, every second tile
+of 64, or, above 96 columns, some of the columns of every tile of 64. Each warp adds its part of 16 rows to dQ in memory
+with one asynchronous copy.
 
 dQ is summed in float32, in fragments, as in `bwd-mma`, whose launches before and after are these here, too
 (_mma_backward/prepare.cu and round.cu). L and D are in whole tiles of rows: the copies want aligned addresses, and what
@@ -38,6 +39,7 @@ from variants._hopper import (
     LARGEST_BLOCK_BYTES,
     STATIC_BYTES,
     WARPGROUP_ROWS,
+    box_columns,
     boxes_bytes,
     padded,
     rows_map,
@@ -71,6 +73,9 @@ MULTIPROCESSORS = 132
 """Of an H100 or H200, each of which runs one block at a time."""
 LARGEST_PART = 192
 """Elements of dK, dV, S and dP that a thread of a consumer may hold, so that nothing spills."""
+LARGEST_DQ = 96
+"""Columns of 64 rows of dQ that a consumer may hold beside dK and dV, for the same reason. Where there are more, each
+has some of them."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +100,23 @@ class BackwardWarpgroupTile(Tile):
         return 128 * (CONSUMERS + 1)
 
     def shared_bytes(self, head_dim: int) -> int:
-        """K_j, V_j, `stages` of Q_i and dO_i with L_i and D_i, two tiles of dS, one of dQ, and what aligns them."""
+        """K_j, V_j, `stages` of Q_i and dO_i with L_i and D_i, two tiles of dS, parts of dQ, and what aligns them."""
         width, rows = padded(head_dim), 2 * self.stages * self.Br
         sixteen_bits = (2 * self.Bc + rows) * width + 2 * self.Br * self.Bc
-        return sixteen_bits * ELEMENT_BYTES + (self.Br * width + rows) * FLOAT32_BYTES + ALIGNMENT_BYTES
+        dQ_parts = WARPGROUP_ROWS * CONSUMERS * dQ_columns(head_dim)[0]
+        return sixteen_bits * ELEMENT_BYTES + (dQ_parts + rows) * FLOAT32_BYTES + ALIGNMENT_BYTES
 
     def fits(self, problem: Problem) -> bool:
         """Whether a block's shared memory and registers suffice: dK, dV, S and dP have D + Br of a thread's."""
         kept_bytes = 2 * INT32_BYTES * self.Bc if has_spans(problem) else 0  # which rows see each key
         shared_bytes = self.shared_bytes(problem.head_dim) + kept_bytes + STATIC_BYTES
         return padded(problem.head_dim) + self.Br <= LARGEST_PART and shared_bytes <= LARGEST_BLOCK_BYTES
+
+
+def dQ_columns(head_dim: int) -> tuple[int, int]:
+    """Columns of dQ_i that the first and the second consumer compute: all, or those of one box of K_j and the rest."""
+    first = head_dim if head_dim <= LARGEST_DQ else box_columns(head_dim)
+    return first, head_dim - first or first
 
 
 def default_tile(problem: Problem) -> BackwardWarpgroupTile:
@@ -140,12 +152,12 @@ def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
 
     width = padded(problem.head_dim)
     sizes = {"D": width, "HEAD_DIM": problem.head_dim, "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
-    sizes["LARGEST_PART"] = LARGEST_PART
+    sizes |= {"LARGEST_PART": LARGEST_PART, "LARGEST_DQ": LARGEST_DQ}
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
     files, using = declarations(features_of(problem))
     hopper = tuple(("_hopper", f"{part}.cuh") for part in ("hopper", "slots", "registers"))
     text = products(tile.Br, problem.head_dim, problem.dtype, "=f")
-    text += products_across(problem.head_dim, problem.dtype)
+    text += "".join(products_across(columns, problem.dtype) for columns in sorted(set(dQ_columns(problem.head_dim))))
     text += products_of_registers(tile.Br, problem.dtype)
     own = tuple((FOLDER, f"{part}.cuh") for part in ("chip", "products", "scoring", "not_finite"))
     common = (*stored(problem.dtype), *MMA, *hopper, *files)

@@ -6,6 +6,7 @@
 
 constexpr int CONSUMERS = BC / 64;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
+constexpr int WARPS = CONSUMER_THREADS / 32;  // of consumers
 constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
 constexpr int ALL_CONSUMERS = 1;  // number of a named barrier
 
@@ -18,21 +19,28 @@ constexpr int KEY_BYTES = 128;
 constexpr int DS_BOX_BYTES = BC * KEY_BYTES;
 constexpr int DS_BYTES = BR / 64 * DS_BOX_BYTES;
 
-// dQ_i = dS K_j: a warpgroup has 64 rows of it. Where these are all, the two take turns: one has dQ_i of this tile, the other
-// of the next.
-constexpr bool TAKE_TURNS = BR == 64;
-static_assert(TAKE_TURNS || BR == 64 * CONSUMERS, "each warpgroup has 64 rows of dQ_i");
-constexpr int FRAGMENT = 128;                  // floats of 16 rows and 8 columns (_mma_backward/dq.cuh)
+// dQ_i = dS K_j: a warpgroup has 64 rows of it. Where these are all, and there are registers for all columns beside dK_j, dV_j,
+// P and dS, the two take turns: one has dQ_i of this tile, the other of the next. Else one has the columns of a box, the other
+// those that are left.
+constexpr bool HALVE_ROWS = BR == 64 * CONSUMERS;
+static_assert(HALVE_ROWS || BR == 64, "each warpgroup has 64 rows of dQ_i");
+constexpr bool TAKE_TURNS = !HALVE_ROWS && HEAD_DIM <= LARGEST_DQ, HALVE_COLUMNS = !HALVE_ROWS && !TAKE_TURNS;
+constexpr int FIRST_COLUMNS = HALVE_COLUMNS ? COLUMNS : HEAD_DIM;                          // of the first warpgroup
+constexpr int LAST_COLUMNS = HALVE_COLUMNS ? HEAD_DIM - FIRST_COLUMNS : FIRST_COLUMNS;  // of the second one
+constexpr int FRAGMENT = 128;            // floats of 16 rows and 8 columns (_mma_backward/dq.cuh)
 constexpr int FRAGMENTS = HEAD_DIM / 8;  // side by side
-constexpr int WARP_DQ_BYTES = FRAGMENTS * FRAGMENT * (int)sizeof(float);  // 16 rows
+constexpr int WARP_DQ_BYTES = FIRST_COLUMNS / 8 * FRAGMENT * (int)sizeof(float);  // 16 rows
+
+// Whether the warpgroup has a part of dQ_i of the tile that the block visits as its `n`-th.
+__device__ __forceinline__ bool has_dQ(int n, int consumer) { return !TAKE_TURNS || n % CONSUMERS == consumer; }
 
 // In the layout of products: keys g and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next, which are rows
 // 8 j + 2 q and the next; or elements of a row.
 typedef float Scores[BR / 2];      // S^T and dP^T, then P^T and dS^T
 typedef unsigned Weights[BR / 4];  // A: P^T or dS^T, four registers for 16 rows
-typedef float Sums[HEAD_DIM / 2];  // dK_j, dV_j, or 64 rows of dQ_i
+typedef float Sums[HEAD_DIM / 2];  // dK_j or dV_j
 
-// Addresses. Tiles of dS^T are two, so that one is written while the other warpgroup reads the one before.
+// Addresses. Tiles of dS^T are two, so that one is written while the one before is read.
 struct Chip {
     unsigned K_tile;
     __device__ __forceinline__ unsigned V_tile() const { return K_tile + KEYS_BYTES; }
@@ -42,12 +50,12 @@ struct Chip {
     {
         return K_tile + 2 * KEYS_BYTES + 2 * STAGES * ROWS_BYTES + n % 2 * DS_BYTES;
     }
-    // Of 16 rows, on their way out.
-    __device__ __forceinline__ unsigned dQ(int sixteen) const
+    // A warp's part of dQ_i on its way out, which is 16 rows.
+    __device__ __forceinline__ unsigned dQ(int warp) const
     {
-        return K_tile + 2 * KEYS_BYTES + 2 * STAGES * ROWS_BYTES + 2 * DS_BYTES + sixteen * WARP_DQ_BYTES;
+        return K_tile + 2 * KEYS_BYTES + 2 * STAGES * ROWS_BYTES + 2 * DS_BYTES + warp * WARP_DQ_BYTES;
     }
-    __device__ __forceinline__ unsigned L(int n) const { return dQ(BR / 16) + n % STAGES * STAT_BYTES; }
+    __device__ __forceinline__ unsigned L(int n) const { return dQ(WARPS) + n % STAGES * STAT_BYTES; }
     __device__ __forceinline__ unsigned delta(int n) const { return L(n) + STAGES * STAT_BYTES; }
 };
 
@@ -55,14 +63,16 @@ struct Chip {
 struct Barriers {
     Slots<1> K, V;
     Slots<STAGES> Q, dO;
+    Slots<2> dS;  // which all warps of consumers fill, and those that have a part of dQ_i read
 
     // By one thread.
     __device__ __forceinline__ void init()
     {
         K.init(1);
         V.init(1);
-        Q.init(CONSUMERS);
-        dO.init(CONSUMERS);
+        Q.init(WARPS);
+        dO.init(WARPS);
+        dS.init(TAKE_TURNS ? WARPS / CONSUMERS : WARPS, WARPS);
         publish_barriers();
     }
 };

@@ -13,20 +13,46 @@ struct KeyBlock {
     float tau2;  // tau times log2 e
 };
 
+// Line 15, dQ_i = dQ_i + dS K_j, for the consumer's part, of N elements of a thread, of the tile that the block visits as its
+// `n`-th. `begin_others` begins PENDING more products, which keep tensor cores busy while dQ_i leaves the registers.
+template <int N, int PENDING, class BeginOthers>
+__device__ __forceinline__ void add_part_of_dQ(const KeyBlock &block, Barriers &barriers, int n, const Visit &visit, int consumer,
+                                               float *dQ, const BeginOthers &begin_others)
+{
+    float dQ_i[N];
+    barriers.dS.wait_until_full(n);
+    multiply_dS_K(dQ_i, block.chip.dS_tile(n), block.chip.K_tile, consumer);
+    begin_others();
+    wait_for_products<PENDING>(dQ_i);
+    if (threadIdx.x % 32 == 0) barriers.dS.release(n);
+    float *const dQ_head = dQ + (block.first_head + visit.head) * floats_of_head(unknown(block.q_len));
+    add_dQ(dQ_i, block.chip, dQ_head, visit.first_row(), block.q_len);
+}
+
+template <int PENDING, class BeginOthers>
+__device__ __forceinline__ void add_to_dQ(const KeyBlock &block, Barriers &barriers, int n, const Visit &visit, int consumer,
+                                          float *dQ, const BeginOthers &begin_others)
+{
+    if (FIRST_COLUMNS == LAST_COLUMNS || consumer == 0) {
+        add_part_of_dQ<FIRST_COLUMNS / 2, PENDING>(block, barriers, n, visit, consumer, dQ, begin_others);
+    } else {
+        add_part_of_dQ<LAST_COLUMNS / 2, PENDING>(block, barriers, n, visit, consumer, dQ, begin_others);
+    }
+}
+
 // A consumer warpgroup. Lines 7 to 16 for its keys, and its part of dQ_i.
 __device__ __forceinline__ void consume(Sums &dK, Sums &dV, const KeyBlock &block, Barriers &barriers, int consumer, float *dQ)
 {
     const Chip &chip = block.chip;
-    const bool leads = threadIdx.x % WARPGROUP == 0;
-    const int dQ_row = TAKE_TURNS ? 0 : 64 * consumer;
+    const bool leads = threadIdx.x % 32 == 0;  // its warp
     const int first_key = block.first_key + 64 * consumer;
     const unsigned own_keys = 64 * consumer * ROW_BYTES;
     barriers.K.wait_until_full(0);
     barriers.V.wait_until_full(0);
-    const bool keys_not_finite = move_not_finite(chip);
+    bool keys_not_finite = false;
     KeptKeys K;
     keep_keys(K, chip.K_tile + own_keys);
-    Visit visit = Visit::first(block.visits);
+    Visit visit = Visit::first(block.visits), before = visit;
 #pragma unroll 1
     for (; visit.number < block.visits.count; visit.next(block.visits)) {
         const int n = uniform(visit.number), row = visit.first_row();
@@ -34,55 +60,60 @@ __device__ __forceinline__ void consume(Sums &dK, Sums &dV, const KeyBlock &bloc
         Weights P, dS;
         barriers.Q.wait_until_full(n);
         const Pairs pairs = {row, min(row + BR, block.q_len) - 1, block.first_key, BC};
-        const bool cut = !all_see(block.seeing, pairs), masked = cut || keys_not_finite;
+        const bool cut = !all_see(block.seeing, pairs);
         RowStats L;
         if (L_BEFORE_S) L.load(chip.L(n));
+        if constexpr (D_BEFORE_DP) {
+            barriers.dO.wait_until_full(n);
+            begin_with_D(dP, chip.delta(n));
+        }
         multiply_K_Qt(S, K, chip.K_tile + own_keys, chip.Q_tile(n));    // line 10: S^T = K_j Q_i^T
-        barriers.dO.wait_until_full(n);
-        multiply_rows(dP, chip.V_tile() + own_keys, chip.dO_tile(n));   // line 13: dP^T = V_j dO_i^T
+        if constexpr (D_BEFORE_DP) {
+            add_rows(dP, chip.V_tile() + own_keys, chip.dO_tile(n));
+        } else {
+            barriers.dO.wait_until_full(n);
+            multiply_rows(dP, chip.V_tile() + own_keys, chip.dO_tile(n));  // line 13: dP^T = V_j dO_i^T
+        }
         wait_for_products<1>(S);
+        bool not_finite = keys_not_finite;
         if (cut) {
             wait_for_products<0>(dP);
-            clear_rows_not_finite(chip, n, S, dP);
+            not_finite |= clear_not_finite(chip, n, S, dP, keys_not_finite);
         }
         if (cut || !L_BEFORE_S) L.load(chip.L(n));
         exponentiate(S, L, block.tau2);                                 // line 11: P = exp(tau S - L_i)
-        if (masked) mask(S, block.seeing, first_key, row);
+        if (cut) mask(S, block.seeing, first_key, row);
         wait_for_products<0>(dP);
-        RowStats delta;
-        delta.load(chip.delta(n));
-        multiply_P(dP, S, delta);                                       // line 14: dS = P o (dP - D_i)
-        if (masked) {
+        multiply_P(dP, S, chip.delta(n));                               // line 14: dS = P o (dP - D_i)
+        if (not_finite) {
             mask(dP, block.seeing, first_key, row);
             bring_NaN(S, dP);
         }
         round_weights(P, S);
         round_weights(dS, dP);
+        barriers.dS.wait_until_empty(n);
         store_dS(chip.dS_tile(n), consumer, dS);
-        add_product(dV, P, chip.dO_tile(n));                            // line 12: dV_j = dV_j + P^T dO_i
         publish_to_async();
-        if (threadIdx.x % 32 == 0) wait_until_read();                   // dQ, whose place the next one takes
-        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
-        if (!TAKE_TURNS || n % CONSUMERS == consumer) {
-            Sums dQ_i;
-            if (TAKE_TURNS) wait_for_products<0>(dV);                   // P leaves its registers to dQ
-            const unsigned dS_rows = chip.dS_tile(n) + dQ_row / 64 * DS_BOX_BYTES;
-            multiply_dS_K(dQ_i, dS_rows, chip.K_tile);                  // line 15: dQ_i = dQ_i + dS K_j
-            wait_for_products<1>(dV);
-            if (leads) barriers.dO.release(n);
+        __syncwarp();
+        if (leads) barriers.dS.fill(n);
+        const auto add_to_dV_and_dK = [&] {
+            add_product(dV, P, chip.dO_tile(n));                        // line 12: dV_j = dV_j + P^T dO_i
             add_product(dK, dS, chip.Q_tile(n));                        // line 16: dK_j = dK_j + dS^T Q_i
-            wait_for_products<1>(dQ_i);
-            float *const dQ_head = dQ + (block.first_head + visit.head) * floats_of_head(unknown(block.q_len));
-            add_dQ(dQ_i, chip, dQ_head, dQ_row, row, block.q_len);
+        };
+        if (n > 0 && has_dQ(n - 1, consumer)) {
+            add_to_dQ<2>(block, barriers, n - 1, before, consumer, dQ, add_to_dV_and_dK);
         } else {
-            add_product(dK, dS, chip.Q_tile(n));
-            wait_for_products<1>(dV);
-            if (leads) barriers.dO.release(n);
+            add_to_dV_and_dK();
         }
+        wait_for_products<1>(dV);
+        if (leads) barriers.dO.release(n);
         wait_for_products<0>(dK);
         if (leads) barriers.Q.release(n);
+        before = visit;
     }
-    if (threadIdx.x % 32 == 0) wait_until_read();
+    const int last = block.visits.count - 1;
+    if (has_dQ(last, consumer)) add_to_dQ<0>(block, barriers, last, before, consumer, dQ, [] {});
+    if (leads) wait_until_read();
 }
 
 // The producer, one lane: K_j and V_j, and all Q_i and dO_i that the block visits.

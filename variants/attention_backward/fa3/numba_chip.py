@@ -12,9 +12,10 @@ from numba import cuda, int32, uint32
 from variants._hopper import ELEMENT_BYTES, padded
 from variants._hopper.numba_hopper import WARPGROUP, publish_barriers
 from variants._hopper.numba_slots import BARRIER_BYTES, numba_slots
-from variants.attention_backward.fa3 import CONSUMERS, BackwardWarpgroupTile
+from variants.attention_backward.fa3 import CONSUMERS, LARGEST_DQ, BackwardWarpgroupTile, dQ_columns
 
 CONSUMER_THREADS = WARPGROUP * CONSUMERS
+WARPS = CONSUMER_THREADS // 32  # of consumers
 THREADS = WARPGROUP + CONSUMER_THREADS
 ALL_CONSUMERS = 1  # number of a named barrier
 KEY_BYTES = 128  # of a box of dS^T
@@ -60,11 +61,20 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     DS_BOX_BYTES = BC * KEY_BYTES
     DS_BYTES = BR // 64 * DS_BOX_BYTES
 
-    # dQ_i = dS K_j: a warpgroup has 64 rows of it. Where these are all, the two take turns: one has dQ_i of this tile,
-    # the other of the next.
-    TAKE_TURNS = BR == 64
-    FRAGMENTS = -(-head_dim // 8)  # side by side
-    WARP_DQ_BYTES = FRAGMENTS * FRAGMENT * FLOAT_BYTES  # 16 rows
+    # dQ_i = dS K_j: a warpgroup has 64 rows of it. Where these are all, and there are registers for all columns beside
+    # dK_j, dV_j, P and dS, the two take turns: one has dQ_i of this tile, the other of the next. Else one has the
+    # columns of a box, the other those that are left.
+    HALVE_ROWS = BR == 64 * CONSUMERS
+    TAKE_TURNS = not HALVE_ROWS and head_dim <= LARGEST_DQ
+    HALVE_COLUMNS = not HALVE_ROWS and not TAKE_TURNS
+    FIRST_COLUMNS, LAST_COLUMNS = dQ_columns(head_dim)
+    FRAGMENTS = head_dim // 8  # side by side
+    WARP_DQ_BYTES = FIRST_COLUMNS // 8 * FRAGMENT * FLOAT_BYTES  # 16 rows
+
+    # Whether the warpgroup has a part of dQ_i of the tile that the block visits as its `n`-th.
+    @cuda.jit(device=True, forceinline=True)
+    def has_dQ(n, consumer):
+        return not TAKE_TURNS or int32(uint32(n) % uint32(CONSUMERS)) == consumer
 
     # Of K_j, the first tile.
     V_PLACE = KEYS_BYTES
@@ -72,7 +82,7 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     DO_PLACE = Q_PLACE + STAGES * ROWS_BYTES
     DS_PLACE = DO_PLACE + STAGES * ROWS_BYTES
     DQ_PLACE = DS_PLACE + 2 * DS_BYTES
-    L_PLACE = DQ_PLACE + BR // 16 * WARP_DQ_BYTES
+    L_PLACE = DQ_PLACE + WARPS * WARP_DQ_BYTES
     DELTA_PLACE = L_PLACE + STAGES * STAT_BYTES
 
     # Addresses. `chip` is that of K_j.
@@ -88,15 +98,15 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     def dO_tile(chip, n):
         return uint32(chip + uint32(DO_PLACE) + uint32(n) % uint32(STAGES) * uint32(ROWS_BYTES))
 
-    # Tiles of dS^T are two, so that one is written while the other warpgroup reads the one before.
+    # Tiles of dS^T are two, so that one is written while the one before is read.
     @cuda.jit(device=True, forceinline=True)
     def dS_tile(chip, n):
         return uint32(chip + uint32(DS_PLACE) + uint32(n) % uint32(2) * uint32(DS_BYTES))
 
-    # Of 16 rows, on their way out.
+    # A warp's part of dQ_i on its way out, which is 16 rows.
     @cuda.jit(device=True, forceinline=True)
-    def dQ_place(chip, sixteen):
-        return uint32(chip + uint32(DQ_PLACE) + uint32(sixteen) * uint32(WARP_DQ_BYTES))
+    def dQ_place(chip, warp):
+        return uint32(chip + uint32(DQ_PLACE) + uint32(warp) * uint32(WARP_DQ_BYTES))
 
     @cuda.jit(device=True, forceinline=True)
     def L_of(chip, n):
@@ -111,15 +121,17 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     V = numba_slots(1, K.END)
     Q = numba_slots(STAGES, V.END)
     dO = numba_slots(STAGES, Q.END)
-    init_K, init_V, init_Q, init_dO = K.init, V.init, Q.init, dO.init
+    dS = numba_slots(2, dO.END, WARPS)  # which all warps of consumers fill, and those that have a part of dQ_i read
+    init_K, init_V, init_Q, init_dO, init_dS = K.init, V.init, Q.init, dO.init, dS.init
 
     # By one thread.
     @cuda.jit(device=True, forceinline=True)
     def init_barriers(barriers):
         init_K(barriers, 1)
         init_V(barriers, 1)
-        init_Q(barriers, CONSUMERS)
-        init_dO(barriers, CONSUMERS)
+        init_Q(barriers, WARPS)
+        init_dO(barriers, WARPS)
+        init_dS(barriers, WARPS // CONSUMERS if TAKE_TURNS else WARPS)
         publish_barriers()
 
     # Rows `first` to `end` - 1 see the keys.
@@ -135,9 +147,13 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
         KEYS_BYTES=KEYS_BYTES,
         STAT_BYTES=STAT_BYTES,
         DS_BOX_BYTES=DS_BOX_BYTES,
-        TAKE_TURNS=TAKE_TURNS,
         FRAGMENTS=FRAGMENTS,
         WARP_DQ_BYTES=WARP_DQ_BYTES,
+        HALVE_ROWS=HALVE_ROWS,
+        HALVE_COLUMNS=HALVE_COLUMNS,
+        FIRST_COLUMNS=FIRST_COLUMNS,
+        LAST_COLUMNS=LAST_COLUMNS,
+        has_dQ=has_dQ,
         V_tile=V_tile,
         Q_tile=Q_tile,
         dO_tile=dO_tile,
@@ -149,7 +165,8 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
         V=V,
         Q=Q,
         dO=dO,
-        BARRIERS=dO.END // BARRIER_BYTES,
+        dS=dS,
+        BARRIERS=dS.END // BARRIER_BYTES,
         init_barriers=init_barriers,
         visits_of=visits_of,
     )

@@ -31,7 +31,7 @@ from variants._mma_backward.numba_limits import numba_limits
 from variants._mma_backward.numba_seen import Pairs, numba_seen
 from variants._mma_backward.numba_stats import numba_stats
 from variants._tiles.numba_grids import head_index_across
-from variants.attention_backward.fa3 import CONSUMERS, BackwardWarpgroupTile
+from variants.attention_backward.fa3 import BackwardWarpgroupTile
 from variants.attention_backward.fa3.numba_chip import (
     ALL_CONSUMERS,
     CONSUMER_THREADS,
@@ -73,7 +73,7 @@ def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
 def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: bool) -> Any:
     BR, BC = tile.Br, tile.Bc
     places = numba_chip(head_dim, tile)
-    D, TAKE_TURNS, DS_BOX_BYTES, BARRIERS = places.D, places.TAKE_TURNS, places.DS_BOX_BYTES, places.BARRIERS
+    D, BARRIERS = places.D, places.BARRIERS
     ROWS_BYTES, KEYS_BYTES, STAT_BYTES = places.ROWS_BYTES, places.KEYS_BYTES, places.STAT_BYTES
     V_tile, Q_tile, dO_tile, dS_tile = places.V_tile, places.Q_tile, places.dO_tile, places.dS_tile
     L_of, delta_of, init_barriers, visits_of = places.L_of, places.delta_of, places.init_barriers, places.visits_of
@@ -83,16 +83,21 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
     Q_full, expect_Q, wait_for_Q = Q_slots.full, Q_slots.expect, Q_slots.wait_until_full
     dO_full, expect_dO, wait_for_dO = dO_slots.full, dO_slots.expect, dO_slots.wait_until_full
     wait_until_Q_is_empty, release_Q = Q_slots.wait_until_empty, Q_slots.release
+    has_dQ, DQ_FLOATS, dS_slots = places.has_dQ, places.FIRST_COLUMNS // 2, places.dS
+    wait_until_dS_is_empty, fill_dS = dS_slots.wait_until_empty, dS_slots.fill
+    wait_for_dS, release_dS = dS_slots.wait_until_full, dS_slots.release
     wait_until_dO_is_empty, release_dO = dO_slots.wait_until_empty, dO_slots.release
     load_tile, ROW_BYTES = numba_hopper(D).load_tile, numba_hopper(D).ROW_BYTES
     limits_, all_see, stat_rows = numba_limits(spans, BC), numba_seen(spans).all_see, numba_stats(of_tiles=True)
     of_block, first_seeing, end_seeing = limits_.of_block, limits_.first, limits_.end
-    clearing = numba_not_finite(head_dim, tile, dtype)
-    move_not_finite, clear_rows_not_finite = clearing.move_not_finite, clearing.clear_rows_not_finite
+    clear_all_not_finite = numba_not_finite(head_dim, tile, dtype).clear_all_not_finite
     products, scoring = numba_products(head_dim, tile, dtype), numba_scoring(head_dim, tile, dtype, spans)
-    multiply_rows, add_product, multiply_dS_K = products.multiply_rows, products.add_product, products.multiply_dS_K
-    bytes_of_head, add_dQ, write_keys = products.bytes_of_head, products.add_dQ, products.write_keys
+    multiply_rows, add_rows, add_product = products.multiply_rows, products.add_rows, products.add_product
+    bytes_of_head, write_keys = products.bytes_of_head, products.write_keys
+    first_part, last_part = products.first_part, products.last_part
+    PARTS_ARE_EQUAL = places.FIRST_COLUMNS == places.LAST_COLUMNS
     load_stats, exponentiate = scoring.load_stats, scoring.exponentiate
+    D_BEFORE_DP, begin_with_D = scoring.D_BEFORE_DP, scoring.begin_with_D
     multiply_P, mask = scoring.multiply_P, scoring.mask
     bring_NaN, round_weights, store_dS = scoring.bring_NaN, scoring.round_weights, scoring.store_dS
     # While shared memory is less busy than behind S, if there are registers for L_i.
@@ -109,80 +114,138 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
 
     clear_sums = unrolled(SUMS, clear)
 
+    # Line 15, dQ_i = dQ_i + dS K_j, for the consumer's part, of the tile that the block visited before its `n`-th.
+    # Lines 12 and 16 of this one are multiplied while dQ_i leaves the registers.
+    def adds_to_dQ_beside(part):
+        multiply_dS_K, add_dQ, wait_for_dQ_beside_two = part.multiply_dS_K, part.add_dQ, part.wait_for_dQ_beside_two
+
+        @cuda.jit(device=True, forceinline=True)
+        def add_part(dK, dV, dQ_i, P, dS, block, before, n, consumer, dQ):
+            chip, barriers = block.chip, block.barriers
+            wait_for_dS(barriers, before.number)
+            multiply_dS_K(dQ_i, dS_tile(chip, before.number), chip, consumer)
+            add_product(dV, P, dO_tile(chip, n))
+            add_product(dK, dS, Q_tile(chip, n))
+            wait_for_dQ_beside_two(dQ_i)
+            if lane_index() == uint32(0):
+                release_dS(barriers, before.number)
+            dQ_head = dQ + uint64(uint32(block.first_head + before.head)) * bytes_of_head(unknown(block.q_len))
+            add_dQ(dQ_i, chip, dQ_head, int32(before.tile * BR), block.q_len)
+
+        return add_part
+
+    # The same, of the last tile.
+    def adds_last_to_dQ(part):
+        multiply_dS_K, add_dQ, wait_for_dQ = part.multiply_dS_K, part.add_dQ, part.wait_for_dQ
+
+        @cuda.jit(device=True, forceinline=True)
+        def add_part(dQ_i, block, last, consumer, dQ):
+            chip, barriers = block.chip, block.barriers
+            wait_for_dS(barriers, last.number)
+            multiply_dS_K(dQ_i, dS_tile(chip, last.number), chip, consumer)
+            wait_for_dQ(dQ_i)
+            if lane_index() == uint32(0):
+                release_dS(barriers, last.number)
+            dQ_head = dQ + uint64(uint32(block.first_head + last.head)) * bytes_of_head(unknown(block.q_len))
+            add_dQ(dQ_i, chip, dQ_head, int32(last.tile * BR), block.q_len)
+
+        return add_part
+
+    add_first_part_beside, add_last_part_beside = adds_to_dQ_beside(first_part), adds_to_dQ_beside(last_part)
+    add_first_part, add_last_part = adds_last_to_dQ(first_part), adds_last_to_dQ(last_part)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_to_dQ_beside(dK, dV, dQ_i, P, dS, block, before, n, consumer, dQ):
+        if PARTS_ARE_EQUAL or consumer == 0:
+            add_first_part_beside(dK, dV, dQ_i, P, dS, block, before, n, consumer, dQ)
+        else:
+            add_last_part_beside(dK, dV, dQ_i, P, dS, block, before, n, consumer, dQ)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_last_to_dQ(dQ_i, block, last, consumer, dQ):
+        if PARTS_ARE_EQUAL or consumer == 0:
+            add_first_part(dQ_i, block, last, consumer, dQ)
+        else:
+            add_last_part(dQ_i, block, last, consumer, dQ)
+
     # A consumer warpgroup. Lines 10 to 16 for its keys, and its part of dQ_i, of one tile of rows.
     @cuda.jit(device=True, forceinline=True)
-    def visit_rows(dK, dV, dQ_i, L, S, dP, P, dS, block, visit, consumer, keys_not_finite, dQ):
+    def visit_rows(dK, dV, dQ_i, L, S, dP, P, dS, block, visit, before, consumer, keys_not_finite, dQ):
         chip, barriers, n, row = block.chip, block.barriers, visit.number, int32(visit.tile * BR)
-        leads = uint32(thread_index()) % uint32(WARPGROUP) == uint32(0)
+        leads = lane_index() == uint32(0)
         first_key = int32(block.first_key + 64 * consumer)
         own_keys = uint32(consumer) * uint32(64 * ROW_BYTES)
-        dQ_row = int32(0) if TAKE_TURNS else int32(64 * consumer)
         wait_for_Q(barriers, n)
         pairs = Pairs(row, int32(min(int32(row + BR), block.q_len) - 1), block.first_key, int32(BC))
         cut = not all_see(block.seeing, pairs)
         if L_BEFORE_S:
             load_stats(L, L_of(chip, n))
+        if D_BEFORE_DP:
+            wait_for_dO(barriers, n)
+            begin_with_D(dP, delta_of(chip, n))
         multiply_rows(S, uint32(chip + own_keys), Q_tile(chip, n))  # line 10: S^T = K_j Q_i^T
-        wait_for_dO(barriers, n)
-        multiply_rows(dP, uint32(V_tile(chip) + own_keys), dO_tile(chip, n))  # line 13: dP^T = V_j dO_i^T
+        if D_BEFORE_DP:
+            add_rows(dP, uint32(V_tile(chip) + own_keys), dO_tile(chip, n))
+        else:
+            wait_for_dO(barriers, n)
+            multiply_rows(dP, uint32(V_tile(chip) + own_keys), dO_tile(chip, n))  # line 13: dP^T = V_j dO_i^T
         wait_for_S_beside_dP(S)
+        not_finite = keys_not_finite
         if cut:
             wait_for_dP(dP)
-            clear_rows_not_finite(chip, n, S, dP)
+            in_tile, keys_not_finite = clear_all_not_finite(chip, n, S, dP, keys_not_finite)
+            not_finite |= in_tile
         if cut or not L_BEFORE_S:
             load_stats(L, L_of(chip, n))
         exponentiate(S, L, block.tau2)  # line 11: P = exp(tau S - L_i)
-        masked = cut or keys_not_finite
-        if masked:
+        if cut:
             mask(S, block.seeing, first_key, row)
         wait_for_dP(dP)
         multiply_P(dP, S, delta_of(chip, n))  # line 14: dS = P o (dP - D_i)
-        if masked:
+        if not_finite:
             mask(dP, block.seeing, first_key, row)
             bring_NaN(S, dP)
         round_weights(P, S)
         round_weights(dS, dP)
+        wait_until_dS_is_empty(barriers, n)
         store_dS(dS_tile(chip, n), consumer, dS)
-        add_product(dV, P, dO_tile(chip, n))  # line 12: dV_j = dV_j + P^T dO_i
         publish_to_async()
-        if lane_index() == uint32(0):
-            wait_until_read()  # dQ, whose place the next one takes
-        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
-        if not TAKE_TURNS or int32(uint32(n) % uint32(CONSUMERS)) == consumer:
-            if TAKE_TURNS:
-                wait_for_sum(dV)  # P leaves its registers to dQ
-            dS_rows = uint32(dS_tile(chip, n) + uint32(dQ_row) // uint32(64) * uint32(DS_BOX_BYTES))
-            multiply_dS_K(dQ_i, dS_rows, chip)  # line 15: dQ_i = dQ_i + dS K_j
-            wait_for_sum_beside_one(dV)
-            if leads:
-                release_dO(barriers, n)
-            add_product(dK, dS, Q_tile(chip, n))  # line 16: dK_j = dK_j + dS^T Q_i
-            wait_for_sum_beside_one(dQ_i)
-            dQ_head = dQ + uint64(uint32(block.first_head + visit.head)) * bytes_of_head(unknown(block.q_len))
-            add_dQ(dQ_i, chip, dQ_head, dQ_row, row, block.q_len)
+        cuda.syncwarp(ALL_LANES)
+        if leads:
+            fill_dS(barriers, n)
+        if n > 0 and has_dQ(int32(n - 1), consumer):
+            add_to_dQ_beside(dK, dV, dQ_i, P, dS, block, before, n, consumer, dQ)
         else:
-            add_product(dK, dS, Q_tile(chip, n))
-            wait_for_sum_beside_one(dV)
-            if leads:
-                release_dO(barriers, n)
+            add_product(dV, P, dO_tile(chip, n))  # line 12: dV_j = dV_j + P^T dO_i
+            add_product(dK, dS, Q_tile(chip, n))  # line 16: dK_j = dK_j + dS^T Q_i
+        wait_for_sum_beside_one(dV)
+        if leads:
+            release_dO(barriers, n)
         wait_for_sum(dK)
         if leads:
             release_Q(barriers, n)
+        return keys_not_finite
 
     # Lines 7 to 16, for all tiles of rows with one that sees some key, of all heads that share the keys.
     @cuda.jit(device=True, forceinline=True)
     def consume(dK, dV, block, consumer, dQ):
-        dQ_i = cuda.local.array(SUMS, float32)
+        dQ_i = cuda.local.array(DQ_FLOATS, float32)
         L = cuda.local.array(STATS, float32)
         S, dP = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
         P, dS = cuda.local.array(WEIGHTS, uint32), cuda.local.array(WEIGHTS, uint32)
         wait_for_K(block.barriers, 0)
         wait_for_V(block.barriers, 0)
-        keys_not_finite = move_not_finite(block.chip)
+        keys_not_finite = False
         visit = Visit(int32(0), int32(0), block.visits.first_tile)
+        before = visit
         while visit.number < block.visits.count:
-            visit_rows(dK, dV, dQ_i, L, S, dP, P, dS, block, visit, consumer, keys_not_finite, dQ)
+            keys_not_finite = visit_rows(
+                dK, dV, dQ_i, L, S, dP, P, dS, block, visit, before, consumer, keys_not_finite, dQ
+            )
+            before = visit
             visit = after(visit, block.visits)
+        if has_dQ(before.number, consumer):
+            add_last_to_dQ(dQ_i, block, before, consumer, dQ)
         if lane_index() == uint32(0):
             wait_until_read()
 

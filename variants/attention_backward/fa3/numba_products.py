@@ -21,6 +21,8 @@ from variants._hopper.numba_hopper import (
     publish_to_async,
     store_matrices,
     sync_threads,
+    wait_for_products,
+    wait_until_read,
 )
 from variants._hopper.numba_products import numba_products as products_of_rows
 from variants._hopper.numba_products import numba_products_across
@@ -44,16 +46,16 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
     """Device functions for these compile-time parameters."""
     places = numba_chip(head_dim, tile)
     D, BR, BC, dQ_place = places.D, tile.Br, tile.Bc, places.dQ_place
-    FRAGMENTS, WARP_DQ_BYTES = places.FRAGMENTS, places.WARP_DQ_BYTES
+    HALVE_ROWS, HALVE_COLUMNS = places.HALVE_ROWS, places.HALVE_COLUMNS
+    DS_BOX_BYTES, WARP_DQ_BYTES = places.DS_BOX_BYTES, places.WARP_DQ_BYTES
+    ROWS_DQ_BYTES = places.FRAGMENTS * FRAGMENT * FLOAT_BYTES  # 16 rows
     hopper, products, packed = numba_hopper(D), products_of_rows(BR, head_dim, dtype), numba_mma(dtype).packed
     COLUMNS, ROW_BYTES = hopper.COLUMNS, hopper.ROW_BYTES
     store_tile, piece_of_row = hopper.store_tile, hopper.piece_of_row
     along_rows, across_rows = hopper.along_rows, hopper.across_rows
     steps_along, steps_across = hopper.steps_along, hopper.steps_across
     multiply, multiply_add_along, multiply_add = products.multiply, products.multiply_add_along, products.multiply_add
-    across = numba_products_across(head_dim, dtype)
     DEPTHS = (head_dim + 15) // 16  # products that sum over a row
-    multiply_across, multiply_add_across = across.multiply_across, across.multiply_add_across
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_further(k, X, A, B):
@@ -71,6 +73,15 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
         multiply_all_further(X, A, B)
         commit_products()
 
+    # X^T = X^T + Y Z_i^T; under way.
+    @cuda.jit(device=True, forceinline=True)
+    def add_rows(X, keys, rows):
+        A, B = along_rows(keys), along_rows(rows)
+        begin_products()
+        multiply_add_along(X, A, B)
+        multiply_all_further(X, A, B)
+        commit_products()
+
     @cuda.jit(device=True, forceinline=True)
     def add_16_rows(k, dY, W, B):
         multiply_add(dY, (W[4 * k], W[4 * k + 1], W[4 * k + 2], W[4 * k + 3]), B + steps_across(k))
@@ -85,48 +96,68 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
         add_all_rows(dY, W, B)
         commit_products()
 
-    @cuda.jit(device=True, forceinline=True)
-    def multiply_further_keys(k, dQ, A, B):
-        multiply_add_across(dQ, A + uint64((k + 1) * KEY_BYTES), B + steps_across(k + 1))
-
-    multiply_all_further_keys = unrolled(BC // 16 - 1, multiply_further_keys)
-
-    # dQ_i = dS K_j, over all keys, for 64 rows, which are a box of dS^T; under way.
-    @cuda.jit(device=True, forceinline=True)
-    def multiply_dS_K(dQ, dS_box, K_tile):
-        A = uint64((dS_box & uint32(0x3FFFF)) >> uint32(4)) | uint64(DS_STRIDES)
-        B = across_rows(K_tile, BC)
-        begin_products()
-        multiply_across(dQ, A, B)
-        multiply_all_further_keys(dQ, A, B)
-        commit_products()
-
     # Bytes of dQ of one head, in fragments.
     @cuda.jit(device=True, forceinline=True)
     def bytes_of_head(q_len):
-        return uint64(uint32(q_len + 15) >> uint32(4)) * uint64(WARP_DQ_BYTES)
+        return uint64(uint32(q_len + 15) >> uint32(4)) * uint64(ROWS_DQ_BYTES)
 
-    @cuda.jit(device=True, forceinline=True)
-    def store_8_columns(j, dQ, lane_place):
-        c = dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]
-        store_floats(uint32(lane_place + uint32(j * FRAGMENT * FLOAT_BYTES)), c)
+    # Device functions for a consumer's part of dQ_i, of so many columns.
+    def part_of_dQ(columns: int) -> SimpleNamespace:
+        across = numba_products_across(columns, dtype)
+        multiply_across, multiply_add_across = across.multiply_across, across.multiply_add_across
+        BYTES = columns // 8 * FRAGMENT * FLOAT_BYTES
 
-    store_all_columns = unrolled(FRAGMENTS, store_8_columns)
+        @cuda.jit(device=True, forceinline=True)
+        def multiply_further_keys(k, dQ, A, B):
+            multiply_add_across(dQ, A + uint64((k + 1) * KEY_BYTES), B + steps_across(k + 1))
 
-    # The warp's 16 rows, of the 64 from `row` of the tile on -> their place on chip, and from there added to dQ of the
-    # head.
-    @cuda.jit(device=True, forceinline=True)
-    def add_dQ(dQ, chip, dQ_head, row, first_row, q_len):
-        thread = uint32(thread_index())
-        lane = thread & uint32(31)
-        row = int32(uint32(row) + thread % uint32(WARPGROUP) // uint32(32) * uint32(16))
-        place = dQ_place(chip, uint32(row) >> uint32(4))
-        store_all_columns(dQ, uint32(place + lane * uint32(16)))
-        publish_to_async()
-        cuda.syncwarp(ALL_LANES)
-        row = int32(first_row + row)
-        if lane == uint32(0) and row < q_len:
-            add_run(dQ_head + uint64(uint32(row) >> uint32(4)) * uint64(WARP_DQ_BYTES), place, WARP_DQ_BYTES)
+        multiply_all_further_keys = unrolled(BC // 16 - 1, multiply_further_keys)
+
+        # The consumer's part of dQ_i = dS K_j, over all keys: of its 64 rows, which are a box of the tile of dS^T;
+        # under way.
+        @cuda.jit(device=True, forceinline=True)
+        def multiply_dS_K(dQ, dS_tile, K_tile, consumer):
+            rows = uint32(uint32(consumer) * uint32(DS_BOX_BYTES if HALVE_ROWS else 0))
+            keys = uint32(uint32(consumer) * uint32(BC * ROW_BYTES if HALVE_COLUMNS else 0))
+            A = uint64((uint32(dS_tile + rows) & uint32(0x3FFFF)) >> uint32(4)) | uint64(DS_STRIDES)
+            B = across_rows(uint32(K_tile + keys), BC)
+            begin_products()
+            multiply_across(dQ, A, B)
+            multiply_all_further_keys(dQ, A, B)
+            commit_products()
+
+        @cuda.jit(device=True, forceinline=True)
+        def store_8_columns(j, dQ, lane_place):
+            c = dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]
+            store_floats(uint32(lane_place + uint32(j * FRAGMENT * FLOAT_BYTES)), c)
+
+        store_all_columns = unrolled(columns // 8, store_8_columns)
+
+        # The warp's part, 16 rows of the tile from `first_row` on -> its place on chip, and from there added to dQ of
+        # the head.
+        @cuda.jit(device=True, forceinline=True)
+        def add_dQ(dQ, chip, dQ_head, first_row, q_len):
+            thread = uint32(uint32(thread_index()) - uint32(WARPGROUP))
+            lane, warp = thread & uint32(31), thread // uint32(32)
+            rows_of_16 = warp if HALVE_ROWS else warp % uint32(4)
+            row = int32(first_row + int32(rows_of_16 * uint32(16)))
+            place = dQ_place(chip, warp)
+            if lane == uint32(0):
+                wait_until_read()  # what was there before
+            cuda.syncwarp(ALL_LANES)
+            store_all_columns(dQ, uint32(place + lane * uint32(16)))
+            publish_to_async()
+            cuda.syncwarp(ALL_LANES)
+            if lane == uint32(0) and row < q_len:
+                first = uint64(warp // uint32(4) * uint32(WARP_DQ_BYTES if HALVE_COLUMNS else 0))
+                add_run(dQ_head + uint64(uint32(row) >> uint32(4)) * uint64(ROWS_DQ_BYTES) + first, place, BYTES)
+
+        return SimpleNamespace(
+            multiply_dS_K=multiply_dS_K,
+            add_dQ=add_dQ,
+            wait_for_dQ=wait_for_products(0, columns // 2),
+            wait_for_dQ_beside_two=wait_for_products(2, columns // 2),
+        )
 
     @cuda.jit(device=True, forceinline=True)
     def round_and_store(k, dY, factor, rows, row, half):
@@ -156,9 +187,10 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
 
     return SimpleNamespace(
         multiply_rows=multiply_rows,
+        add_rows=add_rows,
         add_product=add_product,
-        multiply_dS_K=multiply_dS_K,
         bytes_of_head=bytes_of_head,
-        add_dQ=add_dQ,
+        first_part=part_of_dQ(places.FIRST_COLUMNS),
+        last_part=part_of_dQ(places.LAST_COLUMNS),
         write_keys=write_keys,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, int32, uint32
 from numba.cuda import libdevice
 
-from variants._hopper.numba_hopper import WARPGROUP, store_matrices
+from variants._hopper.numba_hopper import WARPGROUP, registers_written, store_matrices
 from variants._mma.numba_mma import CHUNK_BYTES, exp2_approx, lane_index, numba_mma, thread_index
 from variants._mma.numba_unrolled import unrolled
 from variants._mma_backward.numba_products import load_floats
@@ -25,17 +25,22 @@ from variants.attention_backward.fa3.numba_chip import FLOAT_BYTES, KEY_BYTES, n
 ZERO = np.float32(0)
 
 
+# L_i or D_i of the lane's rows: where they lie.
+@cuda.jit(device=True, forceinline=True)
+def lane_stats(tile):
+    return uint32(tile + (lane_index() & uint32(3)) * uint32(2 * FLOAT_BYTES))
+
+
 @functools.cache
 def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: bool) -> SimpleNamespace:
     """Device functions for these compile-time parameters. `spans`: arrays hold which rows see a key."""
     TN = tile.Br // 8  # tiles of 8 rows
+    # Whether the sum dP begins with -D_i instead of 0. In tiles of 128 rows, there are no registers for D_i beside P
+    # and dP.
+    D_BEFORE_DP = tile.Br == 128
     DS_BOX_BYTES = numba_chip(head_dim, tile).DS_BOX_BYTES
+    write_until_here = registers_written(tile.Br // 2)
     packed, rows_seeing = numba_mma(dtype).packed, numba_seen(spans).rows_seeing
-
-    # L_i or D_i of the lane's rows: where they lie.
-    @cuda.jit(device=True, forceinline=True)
-    def lane_stats(tile):
-        return uint32(tile + (lane_index() & uint32(3)) * uint32(2 * FLOAT_BYTES))
 
     @cuda.jit(device=True, forceinline=True)
     def load_stats_of_8_rows(j, stats, lane):
@@ -55,6 +60,27 @@ def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans:
                 S[4 * j + 2 * h + e] = exp2_approx(libdevice.fmaf(x, tau2, -L[2 * j + e]))
 
     @cuda.jit(device=True, forceinline=True)
+    def begin_8_rows_with_D(j, X, lane):
+        D_low, D_high = load_floats(uint32(lane + uint32(8 * j * FLOAT_BYTES)))
+        for h in range(2):
+            X[4 * j + 2 * h], X[4 * j + 2 * h + 1] = -D_low, -D_high
+
+    begin_all_rows_with_D = unrolled(TN, begin_8_rows_with_D)
+
+    # X = -D_i, in front of a product that is added to it. Later, products before this one would have to end first.
+    @cuda.jit(device=True, forceinline=True)
+    def begin_with_D(X, tile):
+        begin_all_rows_with_D(X, lane_stats(tile))
+        write_until_here(X)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_P_alone_of_8_rows(j, dP, P):
+        for e in range(4):
+            dP[4 * j + e] *= P[4 * j + e]
+
+    multiply_P_alone_of_all_rows = unrolled(TN, multiply_P_alone_of_8_rows)
+
+    @cuda.jit(device=True, forceinline=True)
     def multiply_P_of_8_rows(j, dP, P, delta_lane):
         D_low, D_high = load_floats(uint32(delta_lane + uint32(8 * j * FLOAT_BYTES)))
         for h in range(2):
@@ -66,7 +92,10 @@ def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans:
     # dS = P o (dP - D_i), in the place of dP.
     @cuda.jit(device=True, forceinline=True)
     def multiply_P(dP, P, delta_tile):
-        multiply_P_of_all_rows(dP, P, lane_stats(delta_tile))
+        if D_BEFORE_DP:
+            multiply_P_alone_of_all_rows(dP, P)
+        else:
+            multiply_P_of_all_rows(dP, P, lane_stats(delta_tile))
 
     @cuda.jit(device=True, forceinline=True)
     def mask_8_rows(j, X, h, first, end):
@@ -115,6 +144,8 @@ def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans:
     return SimpleNamespace(
         load_stats=load_stats,  # L_i or D_i of the lane's rows
         exponentiate=unrolled(TN, exponentiate_8_rows),  # P = exp(tau S - L_i), in the place of S
+        D_BEFORE_DP=D_BEFORE_DP,
+        begin_with_D=begin_with_D,
         multiply_P=multiply_P,
         mask=mask,
         bring_NaN=unrolled(TN, bring_NaN_of_8_rows),  # NaN in dS is brought to P, and with it to dV

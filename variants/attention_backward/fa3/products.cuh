@@ -15,6 +15,16 @@ __device__ __forceinline__ void multiply_rows(Scores &X, unsigned keys, unsigned
     commit_products();
 }
 
+// X^T = X^T + Y Z_i^T; under way.
+__device__ __forceinline__ void add_rows(Scores &X, unsigned keys, unsigned rows)
+{
+    const u64 A = along_rows(keys), B = along_rows(rows);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < DEPTHS; ++k) multiply_add(X, A + steps_along<BC>(k), B + steps_along<BR>(k));
+    commit_products();
+}
+
 // K_j of the warpgroup's keys, as A of products: in registers, if there is room for it, so that shared memory is read less.
 constexpr bool KEEPS_K = D + BR + D / 4 <= LARGEST_PART;
 typedef unsigned KeptKeys[KEEPS_K ? D / 4 : 1];
@@ -54,10 +64,13 @@ __device__ __forceinline__ void add_product(Sums &dY, const Weights &W, unsigned
     commit_products();
 }
 
-// dQ_i = dS K_j, over all keys, for 64 rows, which are a box of dS^T; under way.
-__device__ __forceinline__ void multiply_dS_K(Sums &dQ, unsigned dS_box, unsigned K_tile)
+// The consumer's part of dQ_i = dS K_j, over all keys, with N elements of a thread: of its 64 rows, which are a box of the tile
+// of dS^T; under way.
+template <int N>
+__device__ __forceinline__ void multiply_dS_K(float (&dQ)[N], unsigned dS_tile, unsigned K_tile, int consumer)
 {
-    const u64 A = first_place(dS_box) | DS_STRIDES, B = across_rows<BC>(K_tile);
+    const u64 A = first_place(dS_tile + (HALVE_ROWS ? consumer * DS_BOX_BYTES : 0)) | DS_STRIDES;
+    const u64 B = across_rows<BC>(K_tile + (HALVE_COLUMNS ? consumer * BC * ROW_BYTES : 0));
     begin_products();
     multiply_across(dQ, A, B);
 #pragma unroll
@@ -68,19 +81,23 @@ __device__ __forceinline__ void multiply_dS_K(Sums &dQ, unsigned dS_box, unsigne
 // Floats of dQ of one head, in fragments.
 __device__ __forceinline__ size_t floats_of_head(int q_len) { return (size_t)((q_len + 15) / 16) * FRAGMENTS * FRAGMENT; }
 
-// The warp's 16 rows, of the 64 from `row` of the tile on -> their place on chip, and from there added to dQ of the head.
-__device__ __forceinline__ void add_dQ(const Sums &dQ, const Chip &chip, float *dQ_head, int row, int first_row, int q_len)
+// The warp's part, 16 rows of the tile from `first_row` on -> its place on chip, and from there added to dQ of the head.
+template <int N>
+__device__ __forceinline__ void add_dQ(const float (&dQ)[N], const Chip &chip, float *dQ_head, int first_row, int q_len)
 {
-    const int thread = unknown(threadIdx.x), lane = thread % 32;
-    row += thread % WARPGROUP / 32 * 16;
-    const unsigned place = chip.dQ(row / 16);
+    const int thread = unknown(threadIdx.x) - WARPGROUP, lane = thread % 32;
+    const int row = first_row + (HALVE_ROWS ? thread : thread % WARPGROUP) / 32 * 16;
+    const int first_fragment = HALVE_COLUMNS ? thread / WARPGROUP * (FIRST_COLUMNS / 8) : 0;
+    const unsigned place = chip.dQ(thread / 32);
+    if (lane == 0) wait_until_read();  // what was there before
+    __syncwarp();
     float4 *const to = reinterpret_cast<float4 *>(shared_pointer(place)) + lane;
 #pragma unroll
-    for (int j = 0; j < FRAGMENTS; ++j) to[32 * j] = make_float4(dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
+    for (int j = 0; j < N / 4; ++j) to[32 * j] = make_float4(dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
     publish_to_async();
     __syncwarp();
-    const size_t fragment = (first_row + row) / 16 * FRAGMENTS;
-    if (lane == 0 && first_row + row < q_len) add_run(dQ_head + fragment * FRAGMENT, place, WARP_DQ_BYTES);
+    const size_t fragment = row / 16 * FRAGMENTS + first_fragment;
+    if (lane == 0 && row < q_len) add_run(dQ_head + fragment * FRAGMENT, place, N / 4 * FRAGMENT * (int)sizeof(float));
 }
 
 // The warpgroup's keys of dK_j or dV_j, times `factor`, rounded to 16 bits -> its rows of the tile -> memory.

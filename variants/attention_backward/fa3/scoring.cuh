@@ -4,6 +4,9 @@
 // it in small tiles.
 constexpr bool L_BEFORE_S = BR == 64;
 
+// Whether the sum dP begins with -D_i instead of 0. In tiles of 128 rows, there are no registers for D_i beside P and dP.
+constexpr bool D_BEFORE_DP = BR == 128;
+
 // L_i or D_i of the lane's rows.
 struct RowStats {
     float2 of[BR / 8];
@@ -24,11 +27,30 @@ __device__ __forceinline__ void exponentiate(Scores &S, const RowStats &L, float
     for (int e = 0; e < BR / 2; ++e) S[e] = exp2_approx(fmaf(S[e], tau2, -L[e]));
 }
 
-// dS = P o (dP - D_i), in the place of dP.
-__device__ __forceinline__ void multiply_P(Scores &dP, const Scores &P, const RowStats &delta)
+// X = -D_i, in front of a product that is added to it.
+__device__ __forceinline__ void begin_with_D(Scores &X, unsigned tile)
 {
+    RowStats delta;
+    delta.load(tile);
 #pragma unroll
-    for (int e = 0; e < BR / 2; ++e) dP[e] = P[e] * (dP[e] - delta[e]);
+    for (int e = 0; e < BR / 2; ++e) X[e] = -delta[e];
+    // Later, products before this one would have to end first.
+#pragma unroll
+    for (int e = 0; e < BR / 2; ++e) asm volatile("" : "+f"(X[e])::"memory");
+}
+
+// dS = P o (dP - D_i), in the place of dP.
+__device__ __forceinline__ void multiply_P(Scores &dP, const Scores &P, unsigned delta_tile)
+{
+    if constexpr (D_BEFORE_DP) {
+#pragma unroll
+        for (int e = 0; e < BR / 2; ++e) dP[e] *= P[e];
+    } else {
+        RowStats delta;
+        delta.load(delta_tile);
+#pragma unroll
+        for (int e = 0; e < BR / 2; ++e) dP[e] = P[e] * (dP[e] - delta[e]);
+    }
 }
 
 // X = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. The
