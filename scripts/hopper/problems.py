@@ -142,7 +142,7 @@ GROUPS: tuple[Group, ...] = (
     Group("pages", "Decoding from pages", tuple(_pages()), ("paged-split-kv-cupy", "paged-lean-cupy"), ()),
     Group(
         "softmax", "Softmax of rows", tuple(_softmax()),
-        ("softmax-on-chip-cupy", "softmax-online-cupy", "softmax-safe-cupy"), (),
+        ("softmax-pipelined-cupy", "softmax-on-chip-cupy", "softmax-online-cupy", "softmax-safe-cupy"), (),
     ),
 )  # fmt: skip
 """In the order of the page."""

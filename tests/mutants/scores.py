@@ -274,12 +274,11 @@ _SINKS = (
         ("logit(sink, head_index())", "logit(sink, batch_index())"),
     ),
     in_split_kv(
-        "sink counted by every warp",
-        ("l = is_first_warp ? Sink::WEIGHT : 0.0f", "l = Sink::WEIGHT"),
-        ("if (is_first_warp) m = sink", "m = sink"),
+        "sink counted twice",
+        ("l = is_first_warp ? Sink::WEIGHT : 0.0f", "l = is_first_warp ? 2 * Sink::WEIGHT : 0.0f"),
     ),
-    in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
-    in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
+    in_split_kv("sink of a head counted through the batch", ("row / q_len % heads", "row / q_len")),
+    in_split_kv("sink of the row's number", ("row / q_len % heads", "row % heads")),
     in_split_kv("sink without its weight", ("is_first_warp ? Sink::WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.planting import in_kernel, in_plan, in_rows, planted
 
+_PIPELINED = "softmax/pipelined"
 _PLAN = ("(problem.rows,), (THREADS,)", "(max(1, problem.rows - 1),), (THREADS,)")
 
 MUTANTS = (
@@ -157,6 +158,53 @@ MUTANTS = (
     *in_plan(
         "softmax-on-chip", "a row's last pieces have no thread",
         "-(-row_pieces // (cluster * pieces * WARP))", "row_pieces // (cluster * pieces * WARP)",
+    ),
+    *in_kernel(
+        "softmax-pipelined", "quotients of a warp not brought to the maximum of the row",
+        ("exp_below(m_warp, m) / d", "1.0f / d"),
+        ("exp_below(m_warp, m) / d", "(ZERO + 1) / d"),
+    ),
+    *in_kernel(
+        "softmax-pipelined", "column beyond the row has a weight",
+        ("widen(loaded.elements[e]) : MINUS_INFINITY", "widen(loaded.elements[e]) : 0.0f"),
+        ("x[e] = MINUS_INFINITY", "x[e] = float32(0)", f"{_PIPELINED}/numba_pieces.py"),
+    ),
+    *in_kernel(
+        "softmax-pipelined", "rows read before their copies have come",
+        ("        wait(full[stage], parity);\n", ""),
+        ("            wait(barrier, parity)\n", ""),
+    ),
+    *in_kernel(
+        "softmax-pipelined", "last piece of a tile not copied",
+        ("min(TILE_ROWS, rows - row) * pieces", "(min(TILE_ROWS, rows - row) * pieces - 1)"),
+        ("int32(rows - row)) * pieces * PIECE_BYTES", "int32(rows - row)) * (pieces - 1) * PIECE_BYTES",
+         f"{_PIPELINED}/numba_tiles.py"),
+    ),
+    *in_kernel(
+        "softmax-pipelined", "rows of a last tile that is not full left out",
+        ("tiles = (rows - 1) / TILE_ROWS + 1", "tiles = max(1, rows / TILE_ROWS)"),
+        ("int32((rows - 1) // TILE_ROWS) + 1", "max(int32(1), int32(rows // TILE_ROWS))"),
+    ),
+    *in_kernel(
+        "softmax-pipelined", "no barrier before the pairs of the warps are read",
+        ("        if (IS_SHARED || IS_PERSISTENT) cluster_sync();\n", ""),
+        ("            if IS_SHARED or IS_PERSISTENT:\n                cluster_sync()\n", ""),
+        sanitize=True,
+    ),
+    *planted(
+        "softmax-pipelined", "sums of two warps not brought to one maximum",
+        f"{_PIPELINED}/exchange.cuh", f"{_PIPELINED}/numba_exchange.py",
+        ((("pairs[warp].y * exp_below(pairs[warp].x, m)", "pairs[warp].y"),
+          ("pairs[first + warp, 1] * exp_below(pairs[first + warp, 0], m)", "pairs[first + warp, 1]")),),
+    ),
+    *planted(
+        "softmax-pipelined", "pairs given to the first block of the cluster alone",
+        f"{_PIPELINED}/exchange.cuh", f"{_PIPELINED}/numba_exchange.py",
+        ((("if (lane < CLUSTER)", "if (lane < 1)"), ("if lane < CLUSTER:", "if lane < 1:")),),
+    ),
+    *in_plan(
+        "softmax-pipelined", "a row's last pieces have no thread",
+        "-(-pieces // (pieces_of_thread * WARP)) * WARP", "pieces // (pieces_of_thread * WARP) * WARP",
     ),
     *planted(
         "softmax-safe", "last row not launched", "_rows/__init__.py", "_rows/__init__.py", ((_PLAN, _PLAN),),

@@ -238,11 +238,11 @@ _SPLITS = (
     ),
     in_split_kv(
         "splits put together by the first sequence's runs",
-        ("RowBlock{batch, head, query,", "RowBlock{0, head, query,"),
+        ("limits.of_sequence(batch, q_len, kv_len);", "limits.of_sequence(0, q_len, kv_len);"),
     ),
     in_split_kv(
         "sequences counted by heads",
-        ("blockIdx.x / ((unsigned)heads * (unsigned)q_len);", "blockIdx.x / (unsigned)q_len;"),
+        ("row / ((unsigned)heads * (unsigned)q_len);", "row / (unsigned)q_len;"),
     ),
     in_split_kv(
         "queries of a packed head not counted anew",

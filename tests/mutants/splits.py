@@ -28,15 +28,15 @@ def _in_combine(bug: str, old: str, new: str, *more: Replacement, sanitize: bool
 _PUT_TOGETHER = (
     _in_kernel(
         "splits that a row does not see are added",
-        "(seen.end_key + SPLIT - 1)", "(kv_len + SPLIT - 1)",
+        "(run.end(query) + SPLIT - 1)", "(kv_len + SPLIT - 1)",
     ),
     _in_kernel(
         "splits ahead of a row's window are added",
-        "first_split = seen.first_key / SPLIT,", "first_split = 0,",
+        "first_split = run.first(query) / SPLIT,", "first_split = 0,",
     ),
     _in_kernel(
         "first split of a window left out",
-        "seen.first_key / SPLIT,", "(seen.first_key + SPLIT - 1) / SPLIT,",
+        "run.first(query) / SPLIT,", "(run.first(query) + SPLIT - 1) / SPLIT,",
     ),
     _in_kernel("every split writes l where the first does", "l_split + split_stat,", "l_split + first_stat,"),
     _in_combine(

@@ -87,7 +87,7 @@ IN_SPLITS = (
         "keys of V as far apart as those of K", ("V_head + (size_t)key * DV;", "V_head + (size_t)key * D;")
     ),
     in_split_kv("heads of V as far apart as those of K", ("V + kv_head * kv_len * DV,", "V + kv_head * kv_len * D,")),
-    in_split_kv("rows of O as far apart as those of Q", ("splits(O + row * DV,", "splits(O + row * D,")),
+    in_split_kv("rows of O as far apart as those of Q", ("(O + (size_t)row * DV,", "(O + (size_t)row * D,")),
     in_split_kv(
         "scale from the length of rows of V",
         ("np.float32(features.factor(p))", "np.float32(features.factor(p) * (p.head_dim / p.v_width) ** 0.5)"),

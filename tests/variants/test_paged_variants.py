@@ -188,7 +188,7 @@ def test_no_sequence_has_more_splits_than_its_keys_need():
     variant = discover().registry.get("paged-split-kv-cupy")
     lengths = (0, 1, 512, 513, 5000, 0)
     first, second = variant.plan(PagedProblem(lengths=lengths, heads=8, kv_heads=2)).launches
-    assert first.grid == (2 * (1 + 1 + 2 + 10), 1, 1) and second.grid == (6 * 8,)
+    assert first.grid == (2 * (1 + 1 + 2 + 10), 1, 1) and second.grid == (6 * 8 // 4,)
     (alone,) = variant.plan(PagedProblem(lengths=(0, 0))).launches
     assert alone.kernel_name == "paged_split_kv_combine"
 
@@ -218,18 +218,19 @@ def test_runs_of_more_tiles_than_a_warp_reads_pages_of_at_once():
     held(variant, problem, "rising")
 
 
-def test_how_many_warps_put_splits_together_changes_no_bit():
+@pytest.mark.parametrize(("keys", "block"), [(1000, (32, 2)), (1100, (32 * 2, 1))])
+def test_how_many_warps_put_splits_together_changes_no_bit(keys: int, block: tuple[int, int]):
     variant = discover().registry.get("paged-split-kv-cupy")
     fields = {"heads": 2, "kv_heads": 1, "head_dim": 64, "dtype": "float16"}
-    both = PagedProblem(lengths=(1100, 17000), **fields)
+    both = PagedProblem(lengths=(keys, 17000), **fields)
     inputs = draw_inputs(both, "normal", seed=4)
-    first = PagedProblem(lengths=(1100,), pages=both.pool_pages, table_len=both.table_shape[1], **fields)
+    first = PagedProblem(lengths=(keys,), pages=both.pool_pages, table_len=both.table_shape[1], **fields)
     own = {name: x[: first.sequences] if name in ("Q", "table", "lengths") else x for name, x in inputs.items()}
     runs = []
     for problem, arrays in ((both, inputs), (first, own)):
         plan = variant.plan(problem, {"Br": 16, "split": 64})
         runs.append((plan.launches[1].block, emulator().run(problem, plan, arrays).outputs))
     (many, of_both), (few, alone) = runs
-    assert (many, few) == ((32 * 16,), (32 * 2,))
+    assert (many, few) == ((32 * 16, 1), block)
     for name in ("O", "lse"):
         assert (of_both[name][:1] == alone[name]).all()

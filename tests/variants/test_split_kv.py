@@ -44,6 +44,18 @@ def assert_right(problem: Problem, tile: dict[str, int], seed: int = 1) -> None:
     assert traffic(execution) == VARIANT.claim(problem, tile)
 
 
+def test_a_sink_counts_once_where_several_warps_put_splits_together():
+    problem = dataclasses.replace(PROBLEM, kv_len=1100, q_len=1, mask="none", sinks=True)
+    (_, combine) = VARIANT.plan(problem, SMALL).launches
+    assert combine.block == (64, 1)
+    inputs = draw_inputs(problem, "normal", 3)
+    inputs["Q"][...] = 0  # every key has weight 1
+    inputs["V"][...] = 1
+    inputs["sinks"][...] = np.log(problem.kv_len)
+    O = emulator().run(problem, VARIANT.plan(problem, SMALL), inputs).outputs["O"]
+    assert np.asarray(O, np.float32) == pytest.approx(0.5, rel=1e-3)
+
+
 @pytest.mark.parametrize("mask", ["causal", "window:3,1"])
 @pytest.mark.parametrize(("heads", "kv_heads", "q_len"), [(7, 1, 5), (16, 1, 1), (17, 1, 1), (6, 2, 16), (3, 1, 33)])
 def test_rows_of_several_heads_share_a_tile(heads: int, kv_heads: int, q_len: int, mask: str):
@@ -198,16 +210,20 @@ def test_campaigns_draw_lengths_around_the_edges_of_splits():
 
 
 @pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
-def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int):
-    problem = Problem(heads=8, kv_heads=2, q_len=4, kv_len=600, head_dim=head_dim, dtype="bfloat16")
+@pytest.mark.parametrize("split", [512, 64])
+def test_requests_are_whole_and_banks_do_not_conflict(head_dim: int, split: int):
+    problem = Problem(heads=8, kv_heads=2, q_len=4, kv_len=1100, head_dim=head_dim, dtype="bfloat16")
     executor = emulator(instruments=Instruments(bank_conflicts=True))
-    execution = executor.run(problem, VARIANT.plan(problem), draw_inputs(problem, "normal", 5))
+    plan = VARIANT.plan(problem, {"Br": 16, "split": split})
+    execution = executor.run(problem, plan, draw_inputs(problem, "normal", 5))
+    # A warp puts a row's splits together in its registers, unless they are more than a share.
+    assert [bool(launch.shared) for launch in execution.launches] == [True, split == 64]
     for launch in execution.launches:
-        assert launch.traffic is not None and launch.shared
+        assert launch.traffic is not None and launch.shared is not None
         for place in launch.traffic:
             # Of a row's splits a warp asks for l and m at once, which lie far apart.
             far_apart = place.kind == "load" and place.buffer in ("l_split", "m_split")
-            of_splits = -(-problem.kv_len // 512) * problem.heads * problem.q_len
+            of_splits = -(-problem.kv_len // split) * problem.heads * problem.q_len
             assert place.sectors == (of_splits if far_apart else place.ideal_sectors), place
         for place in launch.shared:
             assert place.wavefronts == place.ideal_wavefronts, place

@@ -1,13 +1,13 @@
-// Splits of keys put together, a block per row: m = max m_s, O = sum exp(m_s - m) O_s over l = sum exp(m_s - m) l_s. mma.cuh
+// Splits of keys put together, a block or a warp per row: m = max m_s, O = sum exp(m_s - m) O_s over l = sum exp(m_s - m) l_s. mma.cuh
 // and splits.cuh are put before this text.
 //
 // A warp has SHARE consecutive splits at once, and of a row with more, every so many-th share, as many as there are warps.
 // How many these are does not matter to the bits of a row that has a warp for each share: a warp without splits adds 0.
 
-constexpr int MOST_COMBINE_WARPS = 16;
+constexpr int MOST_COMBINE_WARPS = 16, MOST_COMBINE_ROWS = 4;
 constexpr int SHARE = 16;
 constexpr int PARTS = (DV + 31) / 32;                    // elements of O per lane
-constexpr int AT_ONCE = PARTS <= 4 ? SHARE : SHARE / 4;  // splits whose O are under way together
+constexpr int FEW = SHARE / 4;                       // splits
 static_assert(SHARE <= 32, "each split of a share has a lane");
 
 __device__ __forceinline__ float warp_max(float x)
@@ -25,12 +25,15 @@ __device__ __forceinline__ float warp_sum(float x)
 }
 
 // One row of O and its log-sum-exp from so many `splits`, whose l and m lie `stride` apart, from `first_stat` on, and whose O
-// are DV times as far from each other. The first warp begins with l and m of a sink, if there is one.
+// are DV times as far from each other. The first warp begins with l and m of a sink, if there is one. HAS_FEW: no row has more
+// than FEW splits, so that fewer registers will do.
+template <bool HAS_FEW>
 __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__restrict__ lse,
                                                const float *__restrict__ O_split, const float *__restrict__ l_split,
                                                const float *__restrict__ m_split, size_t first_stat, size_t stride,
                                                int splits, float l, float m)
 {
+    constexpr int AT_ONCE = HAS_FEW || PARTS > 4 ? FEW : SHARE;  // splits whose O are under way together
     __shared__ float O_warps[MOST_COMBINE_WARPS][DV], l_warps[MOST_COMBINE_WARPS], m_warps[MOST_COMBINE_WARPS];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32, warps = blockDim.x / 32;
     float O_row[PARTS] = {};
@@ -68,6 +71,17 @@ __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__
             }
         }
     }
+    // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
+    if (warps == 1) {
+        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+#pragma unroll
+        for (int j = 0; j < PARTS; ++j) {
+            const int e = lane + 32 * j;
+            if (e < DV) O[e] = stored(O_row[j] * inverse);
+        }
+        if (lane == 0) *lse = m + logf(l);
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < PARTS; ++j) {
         const int e = lane + 32 * j;
@@ -83,7 +97,6 @@ __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__
     l = 0.0f;
     for (int w = 0; w < warps; ++w) m = fmaxf(m, m_warps[w]);
     for (int w = 0; w < warps; ++w) l += exp_below(m_warps[w], m) * l_warps[w];
-    // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
     for (int e = t; e < DV; e += blockDim.x) {
         float sum = 0.0f;

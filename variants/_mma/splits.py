@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,9 @@ BR, BC = 16, 16
 """Rows of queries per block, and keys that a warp takes at once: as many as one mma has."""
 WARPS = 4
 """Per block of the kernel that has a split."""
-SHARE, MOST_COMBINE_WARPS = 16, 16
-"""Splits that a warp puts together at once, and most warps that do so for one row: see combine.cuh."""
+SHARE, MOST_COMBINE_WARPS, MOST_COMBINE_ROWS = 16, 16, 4
+"""Splits that a warp puts together at once, most warps that do so for one row, and most rows of a block: see
+combine.cuh."""
 THREADS_PER_WARP = 32
 FLOAT32_BYTES = 4
 RING_BYTES = 64 * 1024
@@ -61,6 +63,11 @@ def splits_kernel(
     return raw_kernel(folder, name, options, common, using, parts=parts)
 
 
+def has_few(splits: int) -> dict[str, int]:
+    """A compile-time parameter of kernels that put at most so many splits of a row together: see combine.cuh."""
+    return {"HAS_FEW_SPLITS": int(splits <= SHARE // 4)}
+
+
 def split_sizes(head_dim: int, split: int, v_width: int | None = None) -> dict[str, int]:
     """The compile-time parameters of splits.cuh, and of kernels that it is put before.
 
@@ -96,9 +103,13 @@ def blocks_per_sm(head_dim: int) -> int:
     return 3 if head_dim <= 128 else 2
 
 
-def combine_warps(splits: int) -> int:
-    """Warps that put a row's splits together, of which it has so many at most: one for each share, and at least two."""
-    return min(MOST_COMBINE_WARPS, max(2, int(blocks(splits, SHARE))))
+def combine_block(splits: int, rows: int) -> tuple[int, int]:
+    """Threads per row, and rows, of a block that puts the splits of rows together; at most `splits` of each of `rows`.
+
+    A row has a warp for each share. If there is one share, a block has several rows.
+    """
+    warps = min(MOST_COMBINE_WARPS, max(1, int(blocks(splits, SHARE))))
+    return THREADS_PER_WARP * warps, math.gcd(rows, MOST_COMBINE_ROWS) if warps == 1 else 1
 
 
 def combined_stat_bytes(number: Integers, stat: Integers, stride: int) -> Integers:

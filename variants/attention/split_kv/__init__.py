@@ -4,14 +4,13 @@ What the claim adds to the formula there, per key/value head with g query heads,
 N_q rows in T_r = ceil(R / 16) tiles.
 
 The second kernel puts a row's splits together, each of its warps 16 at once; l_s, m_s and L cost fewer sectors where
-there are less than 8 rows in all. A mask that is no band adds, per
-block of the first, two requests for the first keys and the ends that its 16 rows see, and two sectors per row of the
-second. Under a mask a tile of rows meets the keys from the first to the last that any of its rows sees; where it has
-the last queries of one head and the first of the next, and these see nothing in common, the tiles of 16 keys in
-between are left out. A row meets the splits of which it sees a key. All copies are runs of consecutive elements (see
-_tiles/sectors.py), those of Q, K and V with up to 16 bytes per lane. Slopes are read by each of a block's 4 warps,
-those of 8 rows at a time, and a sink by one warp for each row of the second kernel: 32 bytes each, or 64 where 8 rows
-are of heads whose slopes lie in two sectors.
+there are less than 8 rows in all. A mask that is no band adds, per block of the first, two requests for the first keys
+and the ends that its 16 rows see, and two sectors per warp of each row of the second. Under a mask a tile of rows meets
+the keys from the first to the last that any of its rows sees; where it has the last queries of one head and the first
+of the next, and these see nothing in common, the tiles of 16 keys in between are left out. A row meets the splits of
+which it sees a key. All copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V with up to
+16 bytes per lane. Slopes are read by each of a block's 4 warps, those of 8 rows at a time, and a sink by one warp for
+each row of the second kernel: 32 bytes each, or 64 where 8 rows are of heads whose slopes lie in two sectors.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ from variants._mma.splits import (
     SPLITS,
     THREADS_PER_WARP,
     WARPS,
-    combine_warps,
+    combine_block,
     combined_stat_bytes,
+    has_few,
     key_bytes,
     shared_bytes,
     slope_sectors,
@@ -64,13 +64,13 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches; `tile` is the first of `tiles(problem)` unless given."""
     p, split = problem, _split(problem, tile)
     limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
+    row_tiles, splits = blocks(p.group * p.q_len, BR), blocks(p.kv_len, split)
     sizes = split_sizes(p.head_dim, split, p.v_width)
     split_kv, combine = (
-        splits_kernel("attention/split_kv", name, p.dtype, sizes, (limits, scores, sink))
-        for name in ("split_kv", "split_kv_combine")
+        splits_kernel("attention/split_kv", name, p.dtype, sizes | has_few(count), (limits, scores, sink))
+        for name, count in (("split_kv", 0), ("split_kv_combine", int(splits)))
     )
-
-    row_tiles, splits = blocks(p.group * p.q_len, BR), blocks(p.kv_len, split)
+    combine_threads, combine_rows = combine_block(splits, _rows(p))
     grid = (row_tiles * p.kv_heads_count, splits, p.batch)
     partial = ("O_split", "l_split", "m_split")
     lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(features.factor(p))
@@ -80,7 +80,7 @@ def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     return Plan(
         launches=(
             Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(max(p.head_dim, p.v_width))),
-            Launch(combine, (_rows(p),), (THREADS_PER_WARP * combine_warps(splits),), combine_args),
+            Launch(combine, (_rows(p) // combine_rows,), (combine_threads, combine_rows), combine_args),
         ),
         buffers=(
             Buffer("O_split", (splits, *p.o_shape), "float32"),
@@ -135,7 +135,8 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     output_bytes = run_bytes(rows * dv, dv, p.itemsize_bytes).sum() + _rows(p) * SECTOR_BYTES
     read_bytes = kv_bytes + split_kv[0] + combine + sink_bytes(p, _rows(p))
     if has_spans(p):
-        read_bytes += len(splits) * _limit_bytes(p, first_rows, tile_rows) + 2 * SECTOR_BYTES * _rows(p)
+        combine_warps = combine_block(len(splits), _rows(p))[0] // THREADS_PER_WARP
+        read_bytes += len(splits) * _limit_bytes(p, first_rows, tile_rows) + 2 * SECTOR_BYTES * _rows(p) * combine_warps
     return Traffic(int(read_bytes), int(split_kv[1] + output_bytes))
 
 

@@ -3,7 +3,8 @@
 // _mma/combine.cuh. Limits, Scores and Sink, types that the plan chooses, are in _features/.
 //
 // Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), SPLIT (keys per split), WARPS (per block of
-// the first kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least).
+// the first kernel), SLOTS (tiles of K or V that a warp has room for), BLOCKS_PER_SM (at least), HAS_FEW_SPLITS (whether rows have
+// at most FEW).
 //
 // A block takes one split of the keys of one key/value head, and 16 rows of the queries that go with it. The rows of
 // all heads that share K and V lie one after the other in Q and in O, so they are counted through: row r of the group
@@ -110,21 +111,21 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void split_kv(
     put_warps_together(own, O_split + split_stat * DV, l_split + split_stat, m_split + split_stat, rows);
 }
 
-// Step 3: the splits put together, a block per row. What a row sees nothing of is not read: it may not have been written. A
-// sink is a key more, without a value, of the first warp's share: once per row.
+// Step 3: the splits put together, a block per row, or a warp if they are few. What a row sees nothing of is not read: it may not
+// have been written. A sink is a key more, without a value, of the first warp's share: once per row.
 extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
     stored *__restrict__ O, float *__restrict__ lse, int q_len, int kv_len, int heads, Limits limits, Sink sink)
 {
-    const size_t row = blockIdx.x, rows = gridDim.x;
-    const int query = blockIdx.x % q_len, head = blockIdx.x / q_len % heads;
-    const int batch = blockIdx.x / ((unsigned)heads * (unsigned)q_len);
-    const auto seen = limits.of_block<1>(RowBlock{batch, head, query, q_len, query, 1}, q_len, kv_len);
-    const int first_split = seen.first_key / SPLIT, end_split = (seen.end_key + SPLIT - 1) / SPLIT;
+    const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
+    const size_t rows = (size_t)gridDim.x * blockDim.y;
+    const int query = row % q_len, head = row / q_len % heads, batch = row / ((unsigned)heads * (unsigned)q_len);
+    const auto run = limits.of_sequence(batch, q_len, kv_len);
+    const int first_split = run.first(query) / SPLIT, end_split = (run.end(query) + SPLIT - 1) / SPLIT;
     const bool is_first_warp = threadIdx.x < 32;
     const float l = is_first_warp ? Sink::WEIGHT : 0.0f;
     float m = MINUS_INFINITY;
     if (is_first_warp) m = sink.logit(head);
-    combine_splits(O + row * DV, lse + row, O_split, l_split, m_split, first_split * rows + row, rows,
-                   end_split - first_split, l, m);
+    combine_splits<HAS_FEW_SPLITS>(O + (size_t)row * DV, lse + row, O_split, l_split, m_split, first_split * rows + row, rows,
+                                   end_split - first_split, l, m);
 }

@@ -38,8 +38,9 @@ from variants._mma.splits import (
     SPLITS,
     THREADS_PER_WARP,
     WARPS,
-    combine_warps,
+    combine_block,
     combined_stat_bytes,
+    has_few,
     shared_bytes,
     split_sizes,
     splits_kernel,
@@ -69,9 +70,10 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches, or the second alone where no sequence has a key; `tile`: the first of `tiles(problem)` if None."""
     p, split = problem, _split(problem, tile)
     limits, sizes = causal(p), {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
+    most_splits = max(_splits(p, split))
     split_kv, combine = (
-        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes, (limits,), SEQUENCES)
-        for name in ("paged_split_kv", "paged_split_kv_combine")
+        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), (limits,), SEQUENCES)
+        for name, count in (("paged_split_kv", 0), ("paged_split_kv_combine", most_splits))
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len
     partial, q_len = ("O_split", "l_split", "m_split"), np.int32(p.q_len)
@@ -80,8 +82,9 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows), limits.argument)
     grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
     first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
-    combine_threads = THREADS_PER_WARP * combine_warps(max(_splits(p, split)))
-    second = Launch(combine, (p.sequences * sequence_rows,), (combine_threads,), combine_args)
+    rows = p.sequences * sequence_rows
+    combine_threads, combine_rows = combine_block(most_splits, rows)
+    second = Launch(combine, (rows // combine_rows,), (combine_threads, combine_rows), combine_args)
     kept = max(1, splits)
     return Plan(
         launches=tuple(launch for launch in (first, second) if launch is not None),

@@ -4,7 +4,8 @@
 // _paged/sequences.cuh. Limits, a type that the plan chooses, is in _features/. attention/split_kv is the same for sequences of
 // one length, side by side.
 //
-// Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
+// Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least), HAS_FEW_SPLITS (whether
+// sequences have at most FEW).
 //
 // Splits are counted through all sequences, each of which has as many as its length takes: a sequence without keys has
 // none. A block takes one split, and 16 rows of the query heads that share one key/value head of its sequence.
@@ -131,22 +132,24 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
     put_warps_together(own, O_split + split_stat * D, l_split + split_stat, m_split + split_stat, rows);
 }
 
-// Step 3: the splits put together, a block per row. What a row sees nothing of is not read: it may not have been written.
+// Step 3: the splits put together, a block per row, or a warp if they are few. What a row sees nothing of is not read: it may not
+// have been written.
 extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void paged_split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
     const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, int q_len, int sequence_rows,
     Limits limits)
 {
-    __shared__ Work found;
-    const size_t row = blockIdx.x;
-    const int sequence = blockIdx.x / sequence_rows, query = blockIdx.x % q_len;
+    __shared__ Work works[MOST_COMBINE_ROWS];
+    Work &found = works[threadIdx.y];
+    const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
+    const int sequence = row / sequence_rows, query = row % q_len;
     if (threadIdx.x < 32) {
         const Work work = work_of_sequence(lengths, sequence, threadIdx.x);
         if (threadIdx.x == 0) found = work;
     }
     __syncthreads();
     const int splits = splits_of(limits.of_sequence(sequence, q_len, found.kv_len).end(query));
-    const size_t first_stat = (size_t)found.first_split * sequence_rows + blockIdx.x % sequence_rows;
-    combine_splits(O + row * D, lse + row, O_split, l_split, m_split, first_stat, sequence_rows, splits, 0.0f,
-                   MINUS_INFINITY);
+    const size_t first_stat = (size_t)found.first_split * sequence_rows + row % sequence_rows;
+    combine_splits<HAS_FEW_SPLITS>(O + (size_t)row * D, lse + row, O_split, l_split, m_split, first_stat, sequence_rows, splits,
+                                   0.0f, MINUS_INFINITY);
 }

@@ -119,15 +119,15 @@ def register(registry: Registry) -> None:
                 backend=language,
                 idea="each row stays in registers, of up to 8 blocks: one sweep",
                 # A partial function of this module's, not a closure: it can be sent to worker processes.
-                plan=functools.partial(_plan, kernel),
-                supports=_unsupported,
-                claim=_claim,
+                plan=functools.partial(plan, kernel),
+                supports=unsupported,
+                claim=claim,
                 numerics=NUMERICS,
             )
         )
 
 
-def _plan(kernel: Kernel, problem: SoftmaxProblem) -> Plan:
+def plan(kernel: Kernel, problem: SoftmaxProblem) -> Plan:
     """One launch: a warp, a block or a cluster per row."""
     division = division_of(problem)
     cluster = division.sizes.cluster
@@ -140,7 +140,7 @@ def _plan(kernel: Kernel, problem: SoftmaxProblem) -> Plan:
     return Plan((launch,))
 
 
-def _claim(problem: SoftmaxProblem) -> Traffic:
+def claim(problem: SoftmaxProblem) -> Traffic:
     """X and Y once, and what registers have no room for once more; every row is a run."""
     division = division_of(problem)
     first = np.arange(problem.rows, dtype=np.int64) * problem.columns
@@ -151,7 +151,8 @@ def _claim(problem: SoftmaxProblem) -> Traffic:
     return Traffic(read_bytes=matrix_bytes + again_bytes, write_bytes=matrix_bytes)
 
 
-def _unsupported(problem: SoftmaxProblem) -> str | None:
+def unsupported(problem: SoftmaxProblem) -> str | None:
+    """Why it does not support a problem, or None."""
     if problem.columns > MOST_COLUMNS:
         return f"columns is {problem.columns}; kernels here count up to {MOST_COLUMNS:,}"
     return None
