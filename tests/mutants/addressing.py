@@ -56,12 +56,12 @@ MUTANTS = (
     *in_tiles(
         "fa2", "head_dim hard-coded",
         ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < 64; k += STEP)"),
-        ("range(0, D // STEP // 2 * 2, 2)", "range(0, 64 // STEP // 2 * 2, 2)"),
+        ("int32(AT_ONCE_END)", "int32(64)"),
     ),
     *in_tiles(
         "two-pass", "products stop at 64 elements",
         ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < min(D, 64); k += STEP)"),
-        ("range(0, D // STEP // 2 * 2, 2)", "range(0, min(D, 64) // STEP // 2 * 2, 2)"),
+        ("int32(AT_ONCE_END)", "int32(min(AT_ONCE_END, 64))"),
     ),
     *in_kernel(
         "fa2", "V read with the length of Q",

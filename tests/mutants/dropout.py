@@ -199,7 +199,7 @@ _ON_TENSOR_CORES = (
         "fa2-mma", "numbers of the first sequence for all",
         "attention/fa2_mma/kernel.cu", "attention/fa2_mma/numba_products.py",
         ((("dropout.of_head(head, batch)", "dropout.of_head(head, 0)"),
-          ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))")),),
+          ("else head, entry_of_head(heads))", "else head, uint32(0))")),),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",

@@ -23,12 +23,15 @@ H200 = gpu("h200")
 def last_launch(variant: Variant, problem: BaseProblem) -> Launch:
     """Of its plan, with arguments such as a kernel of either language can be compiled for."""
     plan = variant.plan(problem)
-    buffers = plan.all_buffers(problem)
+    views = plan.views(problem)
 
     def pointer(arg: Any) -> Any:
         if isinstance(arg, tuple):
             return tuple(map(pointer, arg))
-        return DevicePointer(0, buffers[arg].shape, buffers[arg].dtype) if isinstance(arg, str) else arg
+        if not isinstance(arg, str):
+            return arg
+        view = views[arg]
+        return DevicePointer(0, view.shape, view.dtype, view.strides)
 
     launch = plan.launches[-1]
     return dataclasses.replace(launch, args=pointer(tuple(launch.args)))

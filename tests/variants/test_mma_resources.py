@@ -187,12 +187,16 @@ def test_nothing_spills_with_dropout(variant: Variant, head_dim: int, fields: di
 
 CAP, ALIBI, SINKS, DROPOUT = {"softcap": 20.0}, {"alibi": True}, {"sinks": True}, {"dropout": 0.1}
 SEEN = ({"mask": "documents:20+44"}, {"mask": "blocks:64x32"}, {"mask": "flashmask:4"})
+BSHD = {"layout": "bshd"}
 SHORT_OF_REGISTERS = (
     *(("cupy", 128, fields) for fields in (SINKS, SEEN[0] | DROPOUT, ALIBI | DROPOUT, SEEN[0] | CAP, ALIBI | SINKS)),
     *(("cupy", 112, fields) for fields in (DROPOUT, SEEN[0] | CAP)),
     ("cupy", 96, SEEN[0] | DROPOUT),
     *(("cupy", 80, fields) for fields in (DROPOUT, SEEN[0] | CAP, ALIBI | SINKS, ALIBI | DROPOUT)),
-    ("numba", 128, SEEN[0]),
+    *(("cupy", head_dim, BSHD | fields) for head_dim, fields in ((48, {}), (64, {}), (64, ALIBI))),
+    *(("cupy", head_dim, {"v_head_dim": wide}) for head_dim, wide in ((64, 96), (64, 128), (96, 128), (112, 128))),
+    ("numba", 64, {"v_head_dim": 128}),
+    *(("numba", 128, fields) for fields in (DROPOUT, BSHD, SEEN[0])),
 )
 """Features that left the least room: with each of these, some other tile or choice of what is kept spills."""
 PAIRS = [

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
@@ -109,7 +109,11 @@ def leading_dimension(D: int) -> int:
 
 @functools.cache
 def numba_tiles(
-    head_dim: int, tile: Tile, features: NumbaFeatures | None = None, v_width: int | None = None
+    head_dim: int,
+    tile: Tile,
+    features: NumbaFeatures | None = None,
+    v_width: int | None = None,
+    steps_at_once: int = 4,
 ) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements.
 
@@ -134,6 +138,9 @@ def numba_tiles(
     # aligned.
     STEP = step_over(D)
     STEP_P = 4
+    # Two or four steps of Q K^T are written out one after the other, up to element AT_ONCE_END, the others in a loop.
+    STEPS_AT_ONCE = steps_at_once
+    AT_ONCE_END = D // (STEPS_AT_ONCE * STEP) * (STEPS_AT_ONCE * STEP)
     VD = 4 if DV % (4 * TX) == 0 else 2 if DV % (2 * TX) == 0 else 1
     # Strides of tiles in shared memory, LD of Q and K, and LDV of V and O. They are odd numbers of wide loads, so that
     # the same column of adjacent rows lies in different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of
@@ -212,12 +219,15 @@ def numba_tiles(
         for i in range(TM):
             for j in range(TN):
                 S[i, j] = ZERO
-        # Two steps at once, of which one loads while the other multiplies.
-        for step in range(0, D // STEP // 2 * 2, 2):
-            add_q_k(S, Q_tile, K_tile, STEP * (step & MASK))
-            add_q_k(S, Q_tile, K_tile, STEP * (step & MASK) + STEP)
-        if D // STEP % 2 == 1:
-            add_q_k(S, Q_tile, K_tile, D - STEP)
+        # Of the steps at once, one loads while another multiplies.
+        for k in range(int32(0), int32(AT_ONCE_END), int32(STEPS_AT_ONCE * STEP)):
+            add_q_k(S, Q_tile, K_tile, k & MASK)
+            add_q_k(S, Q_tile, K_tile, (k & MASK) + STEP)
+            if STEPS_AT_ONCE == 4:
+                add_q_k(S, Q_tile, K_tile, (k & MASK) + 2 * STEP)
+                add_q_k(S, Q_tile, K_tile, (k & MASK) + 3 * STEP)
+        for k in range(AT_ONCE_END, D, STEP):
+            add_q_k(S, Q_tile, K_tile, k)
 
     # rowmax(S) of row i of S; the same in all lanes that share the row.
     @cuda.jit(device=True, forceinline=True)
@@ -333,7 +343,7 @@ def _masked(features: NumbaFeatures, tiles: SimpleNamespace) -> dict[str, Any]:
         end_step = max(first_step, seen.end_by_all // STEP_P)
         add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen)
         pairs_end = first_step + (end_step - first_step) // 2 * 2
-        for step in range(first_step, pairs_end, 2):
+        for step in range(int32(first_step), int32(pairs_end), int32(2)):
             add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK))
             add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK) + STEP_P)
         if pairs_end < end_step:

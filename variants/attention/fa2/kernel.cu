@@ -80,7 +80,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
 
         // Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), the sum before dropout.
         // Line 10, first half: O_i = diag(exp(m_old - m)) O_i. (The paper's ^-1 there is a misprint.) exp_below(x, m) is
-        // exp(x - m), or 0 if m is -inf.
+        // exp(x - m) for x <= m, and 0 if m is -inf: x is, too, and (-inf) - (-inf) would be NaN.
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float m_new = fmaxf(m[i], row_max(S[i]));

@@ -26,7 +26,7 @@ def fa2_kernel(
     _, store_tile = layout_copies(DV, dtype, aligned)
     copy_rows, copy_K = layout_copy_tile(D, BR, dtype, aligned), layout_copy_tile(D, BC, dtype, aligned)
     copy_V = layout_copy_tile(DV, BC, dtype, aligned)
-    tiles = numba_tiles(D, tile, features, DV)
+    tiles = numba_tiles(D, tile, features, DV, steps_at_once=2 if D <= 64 else 4)  # the faster one on an H200
     TM, TN, TD, P_ROWS, LD, LDV, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LDV, tiles.LP
     # Q_i and later O_i, K_j, V_j and P lie one behind the other.
     K_first = BR * max(LD, LDV)

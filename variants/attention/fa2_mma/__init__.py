@@ -76,15 +76,14 @@ def tile_of(problem: Problem) -> MmaTile:
     the most that leave room for that. See also registers.py.
     """
     has_all_scores = problem.score_features == features.SCORE_FEATURES
-    width = longest_row(problem)
+    width, changed = longest_row(problem), set(problem.score_features) - {"sinks"}
     crowded = _is_crowded_by_notes(problem) or (width > 64 and has_all_scores)
     tile = default_tile(width, crowded)
     if crowded:
         return tile
     if problem.dropout:
         return replace(tile, Bc=64)
-    changed = set(problem.score_features) - {"sinks"}
-    return _roomy(tile, width) if has_spans(problem) or changed else tile
+    return _roomy(tile, width) if has_spans(problem) or changed or problem.v_width > problem.head_dim else tile
 
 
 def _is_crowded_by_notes(problem: Problem) -> bool:

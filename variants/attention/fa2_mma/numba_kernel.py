@@ -40,6 +40,7 @@ from variants._mma.numba_mma import (
     store_shared,
     swizzled,
     thread_index,
+    unknown,
     wait_for_copies,
 )
 from variants._mma.numba_spans import numba_spans
@@ -85,8 +86,11 @@ def fa2_mma_kernel(
     load_q, multiply_Q_Kt, mask = products.load_q, products.multiply_Q_Kt, products.mask
     raise_maximum, add_P_V_where_seen = products.raise_maximum, products.add_P_V_where_seen
     exponentiate_all, exponentiate_and_add_all = products.exponentiate_all, products.exponentiate_and_add_all
+    seen_by_warp = products.seen_by_warp
     scoring_of_head, finish_scores = numba_scoring(TM, TN, key_of_row, terms)
     logit, SINKS, factor_of = features.sink.logit, features.sink.WEIGHT > 0, features.dropout.factor
+    # Whether limits of the warp's rows, unless they are read, are computed anew for each tile, for want of registers.
+    CROWDED = features.dropout.DROPS or DV > D or aligned is not None
     Q_BYTES = BR * max(ROW_BYTES, V_ROW_BYTES)  # of Q_i, and later O_i
     K_BYTES, V_BYTES = BC * ROW_BYTES, BC * V_ROW_BYTES
     KV_BYTES = K_BYTES + V_BYTES  # of a stage
@@ -221,10 +225,8 @@ def fa2_mma_kernel(
                 for c in range(4):
                     O_i[i, j, c] = ZERO
 
-        warp_row = int32(first_row + first_of_warp)
-        warps_last = int32(min(warp_row + WARP_ROWS, q_len) - 1)
-        warps_first_key = first_seen(warp_row, q_len, kv_len, before)
-        warps_end_key = end_seen(warps_last, q_len, kv_len, after)
+        warp_row = first_warp_row = int32(first_row + first_of_warp)
+        warps_last, warps_first_key, warps_end_key = seen_by_warp(warp_row, q_len, kv_len, before, after)
         stage = uint32(0)
         while first_key < end_key:
             # Line 7: K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a
@@ -245,6 +247,9 @@ def fa2_mma_kernel(
             ahead = int32(first_key + (STAGES - 1) * BC)
             copy_keys(free_tile, K_head, V_head, K_stride, V_stride, ahead, end_key, kv_len)
 
+            if not spans:
+                warp_row = unknown(first_warp_row) if CROWDED else first_warp_row
+                warps_last, warps_first_key, warps_end_key = seen_by_warp(warp_row, q_len, kv_len, before, after)
             if first_key < warps_end_key and int32(first_key + BC) > warps_first_key:
                 warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
                 warp_sees_to = end_seen(warp_row, q_len, kv_len, after)

@@ -29,6 +29,7 @@ from variants._mma.numba_mma import (
     numba_mma,
     quad_max,
     swizzled,
+    unknown,
 )
 from variants._mma.numba_spans import numba_spans
 from variants._mma.numba_tiles import numba_tiles
@@ -70,6 +71,7 @@ def numba_products(
     draw_kept, kept_both = kept.draw, kept.both
     seen = numba_spans(tile.Br, WARP_ROWS) if spans else BAND
     first_of_row, end_of_row = seen.first_of_row, seen.end_of_row
+    first_seen, end_seen = seen.first_seen, seen.end_seen
     mma = numba_mma(dtype)
     multiply_add, packed, unpacked = mma.multiply_add, mma.packed, mma.unpacked
     not_finite, finite_or_zero = mma.not_finite, mma.finite_or_zero
@@ -111,6 +113,12 @@ def numba_products(
             load_q(q, Q_lane, k)
             add_q_k(S, q, K_lane, k)
 
+    # The last of a warp's rows, and the first and the end of the keys that some of them see.
+    @cuda.jit(device=True, forceinline=True)
+    def seen_by_warp(first, q_len, kv_len, before, after):
+        last = int32(min(first + WARP_ROWS, q_len) - 1)
+        return last, first_seen(first, q_len, kv_len, before), end_seen(last, q_len, kv_len, after)
+
     # -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
     @cuda.jit(device=True, forceinline=True)
     def mask(S, keys, place, before, after):
@@ -151,7 +159,8 @@ def numba_products(
     # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
     @cuda.jit(device=True, forceinline=True)
     def exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads):
-        drawn = dropout_of_head(draw, head_of_entry(heads), entry_of_head(heads))
+        head = int32(head_of_entry(heads))
+        drawn = dropout_of_head(draw, unknown(head) if DROPOUT else head, entry_of_head(heads))
         draw_kept(marks, s, drawn, warp_row, first_key)
         for i in range(TM):
             for h in range(2):
@@ -232,6 +241,7 @@ def numba_products(
         MARKS=kept.MARKS,
         load_q=load_q,
         multiply_Q_Kt=multiply_Q_Kt,
+        seen_by_warp=seen_by_warp,
         mask=mask,
         raise_maximum=raise_maximum,
         exponentiate_all=exponentiate_all,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness import Problem
 from variants._features import V_WIDTH_FEATURE, changes_scores, has_spans
 from variants._mma import MmaTile
@@ -21,10 +23,23 @@ BESIDE_DROPOUT = 160
 
 BESIDE_LONG_QUERIES = 152
 """`KEPT_REGISTERS` if rows of Q and K are longer than those of V and O, so that more of Q has room."""
+BESIDE_ADDRESSES = 152
+"""`KEPT_REGISTERS` if rows are found by strides, or if rows of V and O are longer than those of Q and K."""
 BESIDE_FIVE_STEPS = 160
 """`KEPT_REGISTERS` if Q K^T is summed in five steps of 16 elements."""
 BESIDE_FIVE_STEPS_AND_SLOPES = 152
 """The same under ALiBi with sinks or dropout."""
+FASTEST: dict[int, dict[tuple[str, ...], dict[str, Any]]] = {
+    64: {("band",): {"again": (0, 0, 0, 0), "sums": 1, "warps_write": True}, ("band", "alibi"): {"kept": 176}},
+    96: {("band",): {"kept": 160, "again": (0, 1, 0, 0)}},
+    128: {
+        ("band", "softcap"): {"kept": 192},
+        ("band", "alibi"): {"again": (1, 0, 1, 0)},
+        ("spans",): {"sums": 2},
+        ("window",): {"sums": 2},
+    },
+}
+"""What takes least time on an H200, by elements per row, mask and features; else the functions below choose."""
 COMPUTED_AGAIN = {
     128: {
         ("band", "sinks"): (0, 1, 1, 1),
@@ -54,6 +69,7 @@ def forms(problem: Problem, tile: MmaTile, ends_at_once: bool) -> str:
     one_body = has_one_body(problem, tile)
     d = _longest_row(problem)
     spares = (has_spans(problem) and 112 < d <= 128) or (ends_at_once and d <= 64)
+    spares = spares or "warps_write" in _fastest(problem, ends_at_once)
     warps_write = ((one_body and not problem.dropout) or spares) and tile.Br == 32 * tile.warps
     return f"FormsOf<{int(one_body)}, {int(warps_write)}, {sums(problem, ends_at_once)}>"
 
@@ -67,10 +83,12 @@ def kept_registers(problem: Problem, ends_at_once: bool) -> int:
         (problem.dropout > 0, BESIDE_DROPOUT),
         (ends_at_once, BESIDE_WINDOW),
         (problem.v_width < problem.head_dim, BESIDE_LONG_QUERIES),
+        (not problem.layout.is_dense or problem.v_width > problem.head_dim, BESIDE_ADDRESSES),
         (64 < d <= 80, BESIDE_FIVE_STEPS),
         (64 < d <= 80 and problem.alibi and more, BESIDE_FIVE_STEPS_AND_SLOPES),
     )
-    return min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
+    usual = min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
+    return int(_fastest(problem, ends_at_once).get("kept", usual))
 
 
 def has_one_body(problem: Problem, tile: MmaTile) -> bool:
@@ -84,9 +102,10 @@ def sums(problem: Problem, ends_at_once: bool) -> int:
     """Sums in which a lane looks for NaN in V: each addition waits for the one before in the same sum."""
     d = _longest_row(problem)
     reads_what_rows_see = has_spans(problem) or not problem.mask.is_run
-    has_room = d <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi)
+    has_room = d <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi) and problem.layout.is_dense
     crowded = has_spans(problem) and problem.mask.is_run and problem.alibi and 112 < d <= 128
-    return 2 if (problem.dropout and not crowded) or has_room else 1
+    usual = 2 if (problem.dropout and not crowded) or has_room else 1
+    return int(_fastest(problem, ends_at_once).get("sums", usual))
 
 
 def computed_again(problem: Problem, ends_at_once: bool) -> str:
@@ -96,6 +115,7 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     these leaves ptxas without spills was found by trying.
     """
     chosen = COMPUTED_AGAIN.get(padded_row(problem), {}).get(features_of_registers(problem))
+    chosen = _fastest(problem, ends_at_once).get("again", chosen)
     if chosen is not None and not ends_at_once:
         return f"ComputedAgain<{', '.join(map(str, chosen))}>"
     d, spans, sinks, alibi = _longest_row(problem), has_spans(problem), problem.sinks, problem.alibi
@@ -109,6 +129,7 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     has_room = ends_at_once or (drops and 80 < d <= 96) or (112 < d <= 128 and (drops or alibi))
     keys = of_sinks or of_lists or of_caps or copies or (narrow and alibi and not capped and not sinks)
     keys = keys or (sinks and not narrow and not has_room) or (of_spans and 64 < d <= 80)
+    keys = keys or problem.v_width > problem.head_dim
 
     output = of_sinks or of_lists or of_caps or documents_drop or (ends_at_once and d > 112)
     output = output or (capped and not spans and not narrow)
@@ -118,6 +139,11 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     rows = (of_sinks and (d <= 80 or not drops)) or (of_spans and 96 < d <= 128)
     rows = rows or (not spans and (problem.blocks is None or d != 128))
     return f"ComputedAgain<{int(rows)}, {int(keys)}, {int(output)}, {int(copies)}>"
+
+
+def _fastest(problem: Problem, ends_at_once: bool) -> dict[str, Any]:
+    mask, *compiled = features_of_registers(problem)
+    return FASTEST.get(_longest_row(problem), {}).get(("window" if ends_at_once else mask, *compiled), {})
 
 
 def _longest_row(problem: Problem) -> int:
