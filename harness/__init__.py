@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from harness.operations.attention.layout import Layout as Layout
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.attention_backward.problem import BackwardProblem as BackwardProblem
+    from harness.operations.mla_decode.problem import MlaProblem as MlaProblem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.ring_attention.problem import RingProblem as RingProblem
     from harness.operations.ring_attention_backward.problem import RingBackwardProblem as RingBackwardProblem
@@ -97,6 +98,7 @@ _HOMES = {
     "Lesson": "harness.model.lesson",
     "Link": "harness.model.traffic",
     "Mistake": "harness.model.lesson",
+    "MlaProblem": "harness.operations.mla_decode.problem",
     "Numerics": "harness.model.numerics",
     "PagedProblem": "harness.operations.paged_attention.problem",
     "PeerCopy": "harness.model.peer_copy",

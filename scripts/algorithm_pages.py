@@ -23,6 +23,7 @@ if __name__ == "__main__":
 
 from harness import (  # noqa: E402
     Link,
+    MlaProblem,
     Problem,
     RingBackwardProblem,
     RingProblem,
@@ -41,9 +42,11 @@ from harness.operations.attention_backward.problem import BackwardProblem  # noq
 from harness.text.schedule_picture import schedule_svg  # noqa: E402
 from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
-PROBLEMS: dict[str, type[Problem] | type[RingProblem] | type[SoftmaxProblem] | type[TreeProblem]] = {
+AnyProblem = MlaProblem | Problem | RingProblem | SoftmaxProblem | TreeProblem
+PROBLEMS: dict[str, type[AnyProblem]] = {
     "attention": Problem,
     "attention-backward": BackwardProblem,
+    "mla-decode": MlaProblem,
     "ring-attention": RingProblem,
     "ring-attention-backward": RingBackwardProblem,
     "softmax": SoftmaxProblem,
@@ -52,12 +55,12 @@ PROBLEMS: dict[str, type[Problem] | type[RingProblem] | type[SoftmaxProblem] | t
 DRAWN_SIZES = {
     "attention": {"heads": 1},
     "attention-backward": {"heads": 1},
+    "mla-decode": {"heads": 1, "lengths": (17, 150)},
     "ring-attention": {"heads": 1},
     "ring-attention-backward": {"heads": 1},
     "softmax": {"rows": 8},
     "tree-attention": {"heads": 1},
 }
-AnyProblem = Problem | RingProblem | SoftmaxProblem | TreeProblem
 HALF_PRECISION = "float16"
 _FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)
@@ -120,6 +123,8 @@ def formula_names(algorithm: Algorithm, problem: AnyProblem) -> dict[str, object
     if isinstance(problem, SoftmaxProblem):
         return {**names, "R": problem.rows, "C": problem.columns}
     p = problem
+    if isinstance(p, MlaProblem):
+        return {**names, "H": p.heads, "lengths": p.lengths, "d": p.latent_dim, "e": p.head_dim}
     names |= {"N": p.devices}
     return {**names, "H": p.batch * p.heads, "N_q": p.q_len, "N_k": p.kv_len, "d": p.head_dim}
 

@@ -34,6 +34,7 @@ SHARED = (
     "_rows",
     "_warps",
     "_paged",
+    "_mla",
     "_ring",
 )
 """Folders that variants have in common."""

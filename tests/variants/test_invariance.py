@@ -18,6 +18,7 @@ from harness.model.operation import draw_inputs, operation_of
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
+from harness.operations.mla_decode.problem import MlaProblem
 from harness.operations.paged_attention.problem import PagedProblem
 
 REGISTRY = discover().registry
@@ -28,6 +29,7 @@ PROBLEMS: tuple[BaseProblem, ...] = (
     dataclasses.replace(PROBLEM, mask="causal"),
     dataclasses.replace(PROBLEM, q_len=1, mask="window:60,3"),
     PAGED,
+    MlaProblem(heads=6, q_len=3, lengths=(70, 17, 150), latent_dim=128, dtype="float16", page_size=48),
 )
 PLAIN = (
     Problem(batch=2, heads=2, q_len=5, kv_len=150, head_dim=64, dtype="float16"),
@@ -60,7 +62,8 @@ def taken(variant: Variant, problem: BaseProblem) -> bool:
     return problem.operation == variant.operation and refusal_of(variant, problem) is None
 
 
-VARIANTS = [v for v in REGISTRY if v.operation in ("attention", "paged-attention") and v.backend in ("cupy", "numba")]
+OPERATIONS = ("attention", "mla-decode", "paged-attention")
+VARIANTS = [v for v in REGISTRY if v.operation in OPERATIONS and v.backend in ("cupy", "numba")]
 CUDA = [v for v in VARIANTS if v.backend == "cupy" and not v.algorithm.startswith("fa3")]
 SLOW = [v for v in VARIANTS if v not in CUDA]
 """Variants whose kernels take long to compile."""

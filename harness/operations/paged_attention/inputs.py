@@ -16,6 +16,7 @@ from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.problem import Problem
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import PagedSequences
 
 Float64Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int32]
@@ -27,7 +28,7 @@ NOT_FINITE = "non-finite"
 """The regime that has NaN and infinity where they may not reach everybody."""
 
 
-def sequences_of_length(problem: PagedProblem, length: int, count: int, mask: Mask = NO_MASK) -> Problem:
+def sequences_of_length(problem: PagedSequences, length: int, count: int, mask: Mask = NO_MASK) -> Problem:
     """The problem of attention that so many sequences of one length pose; `length` is at least 1."""
     return Problem(
         batch=count,
@@ -36,18 +37,19 @@ def sequences_of_length(problem: PagedProblem, length: int, count: int, mask: Ma
         q_len=problem.q_len,
         kv_len=length,
         head_dim=problem.head_dim,
+        v_head_dim=problem.v_width,
         dtype=problem.dtype,
         mask=mask,
         scale=problem.tau,
     )
 
 
-def lengths_of(problem: PagedProblem) -> dict[str, np.ndarray]:
+def lengths_of(problem: PagedSequences) -> dict[str, np.ndarray]:
     """The lengths, which follow from the problem."""
     return {"lengths": np.array(problem.lengths, np.int32)}
 
 
-def draw_table(rng: np.random.Generator, problem: PagedProblem) -> Table:
+def draw_table(rng: np.random.Generator, problem: PagedSequences) -> Table:
     """(sequences, `table_len`): each page of the pool that is in use at one place, shared ones at several."""
     scattered = rng.permutation(problem.pool_pages)[: problem.pages_in_use].astype(np.int32)
     table = np.full(problem.table_shape, NO_PAGE, np.int32)

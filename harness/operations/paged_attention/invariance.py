@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
 from harness.model.cases.property import Arrays
 from harness.model.invariance import BATCH, PADDING, Change, with_rows_before
-from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import PagedSequences
 
 PADDINGS = (1, 31)
 """Rows put before those of each sequence."""
 
 
-def alone(problem: PagedProblem, inputs: Arrays) -> Change | None:
+def alone(problem: PagedSequences, inputs: Arrays) -> Change | None:
     """The longest sequence but the first without the others; None if there is one sequence."""
     if problem.sequences == 1:
         return None
@@ -23,8 +22,7 @@ def alone(problem: PagedProblem, inputs: Arrays) -> Change | None:
     own = max(range(1, problem.sequences), key=lambda sequence: problem.lengths[sequence])
     mine = slice(own, own + 1)
     given = {name: np.ascontiguousarray(inputs[name][mine]) for name in ("Q", "table", "lengths")}
-    single = dataclasses.replace(
-        problem,
+    single = problem.with_fields(
         batch=1,
         lengths=problem.lengths[mine],
         prefix=0,
@@ -35,7 +33,7 @@ def alone(problem: PagedProblem, inputs: Arrays) -> Change | None:
     return Change(f"sequence {own} on its own", single, {**inputs, **given}, (mine,), (slice(None),))
 
 
-def changes(problem: PagedProblem, inputs: Arrays, kind: str) -> Iterator[Change]:
+def changes(problem: PagedSequences, inputs: Arrays, kind: str) -> Iterator[Change]:
     """Yield problems to compare with this one, for one of the first and the last of `INVARIANCES`."""
     if kind == BATCH:
         if (single := alone(problem, inputs)) is not None:
@@ -47,12 +45,11 @@ def changes(problem: PagedProblem, inputs: Arrays, kind: str) -> Iterator[Change
             yield _padded(problem, inputs, rows)
 
 
-def _twice(problem: PagedProblem, inputs: Arrays) -> Change:
+def _twice(problem: PagedSequences, inputs: Arrays) -> Change:
     """Each sequence twice, with the same pages and other queries."""
     given = {name: np.concatenate((inputs[name],) * 2) for name in ("table", "lengths")}
     given["Q"] = np.concatenate((inputs["Q"], np.roll(inputs["Q"], 1, axis=-1)))
-    twice = dataclasses.replace(
-        problem,
+    twice = problem.with_fields(
         batch=2 * problem.sequences,
         lengths=problem.lengths * 2,
         prefix=0,
@@ -64,8 +61,8 @@ def _twice(problem: PagedProblem, inputs: Arrays) -> Change:
     return Change(what, twice, {**inputs, **given}, (slice(None),), (slice(problem.sequences),))
 
 
-def _padded(problem: PagedProblem, inputs: Arrays, rows: int) -> Change:
+def _padded(problem: PagedSequences, inputs: Arrays, rows: int) -> Change:
     given = {**inputs, "Q": with_rows_before(inputs["Q"], rows)}
     whole = slice(None)
-    longer = dataclasses.replace(problem, q_len=problem.q_len + rows)
+    longer = problem.with_fields(q_len=problem.q_len + rows)
     return Change(f"after {rows} rows more", longer, given, (whole,), (whole, whole, slice(rows, None)))

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from harness.model.operation import Part, TrivialAnswer
 from harness.operations.attention.mistakes.known_mistakes import known_mistakes as mistakes_of_attention
 from harness.operations.paged_attention.oracle import answer, attention, by_length, gathered, posed, sequences_of_part
-from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import PagedSequences
 
 Float64Array = npt.NDArray[np.float64]
 Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
 
 
-def known_mistakes(problem: PagedProblem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None) -> Answers:
+def known_mistakes(problem: PagedSequences, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None) -> Answers:
     """O and lse in float64 of each mistake, whole, with its name, such as `the answer without the last key`.
 
     A mistake that some sequences are too short for is made in the others alone. `tile_keys`: keys per tile, where the
@@ -40,7 +40,7 @@ def known_mistakes(problem: PagedProblem, inputs: Mapping[str, np.ndarray], tile
         yield "the answer with the pages of the next sequence", answer(problem, {**inputs, "table": others})
 
 
-def trivial_answers(problem: PagedProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
+def trivial_answers(problem: PagedSequences, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
     """O of each trivial mistake, shape (sequences, heads, q_len, head_dim) of a part."""
     seeing = [sequence for sequence in range(problem.sequences) if problem.lengths[sequence] > 0]
     if not seeing:
@@ -53,7 +53,7 @@ def trivial_answers(problem: PagedProblem, inputs: Mapping[str, np.ndarray]) -> 
 
     def answer_part(name: str, part: Part) -> dict[str, Float64Array]:
         sequences, of_each = sequences_of_part(problem, part)
-        O = np.zeros(problem.q_shape)[part.where]
+        O = np.zeros(problem.o_shape)[part.where]
         for group in by_length(problem, sequences):
             if problem.lengths[group[0]] > 0:
                 O[[sequence - sequences.start for sequence in group]] = mistakes(tuple(group))[name](of_each)["O"]

@@ -29,8 +29,9 @@ from harness.operations.paged_attention.invariance import changes
 from harness.operations.paged_attention.libraries import LIBRARIES
 from harness.operations.paged_attention.mistakes import known_mistakes, trivial_answers
 from harness.operations.paged_attention.oracle import answer, needed_read_bytes, tolerance
-from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words, require_page_size
+from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.properties import PROPERTIES
+from harness.operations.paged_attention.sequences import lengths_in_words, require_page_size
 from harness.operations.paged_attention.simplification import (
     enlarged,
     peculiarities,
@@ -53,7 +54,7 @@ def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapp
         raise UsageError(f"Q has {len(Q)} sequences, the table {len(table)} and lengths {len(lengths)}")
     pages, page_size = K.shape[0], K.shape[2]
     require_page_size(page_size)
-    fill = _fill_of_pages(table, lengths, pages, page_size)
+    fill = fill_of_pages(table, lengths, pages, page_size)
     return PagedProblem(
         heads=Q.shape[1], kv_heads=K.shape[1], q_len=Q.shape[2], lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
         dtype=dtype, page_size=page_size, pages=pages, table_len=table.shape[1],
@@ -61,8 +62,11 @@ def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapp
     )  # fmt: skip
 
 
-def _fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int) -> np.ndarray:
-    """How many rows of each page some sequence has. Raises `UsageError`, which names the first entry that is bad."""
+def fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int) -> np.ndarray:
+    """Return how many rows of each page some sequence has.
+
+    Raises `UsageError` for an invalid table, with its first invalid entry.
+    """
     fill = np.zeros(pages, np.int64)
     room = table.shape[1] * page_size
     for sequence, length in enumerate(lengths.tolist()):

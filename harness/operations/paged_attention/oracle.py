@@ -17,7 +17,7 @@ from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation
 from harness.operations.attention.masks import NO_MASK, parse_mask
 from harness.operations.attention.problem import Problem
 from harness.operations.paged_attention.inputs import sequences_of_length
-from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import PagedSequences
 
 Float64Array = npt.NDArray[np.float64]
 Arrays = Mapping[str, np.ndarray]
@@ -28,7 +28,7 @@ def attention() -> Operation:
     return operation_named("attention")
 
 
-def gathered(problem: PagedProblem, inputs: Arrays, sequences: Sequence[int]) -> dict[str, np.ndarray]:
+def gathered(problem: PagedSequences, inputs: Arrays, sequences: Sequence[int]) -> dict[str, np.ndarray]:
     """Return Q, K and V of sequences of equal length as inputs of attention, gathered through the page table."""
     length = problem.lengths[sequences[0]]
     places = np.arange(length)
@@ -39,19 +39,19 @@ def gathered(problem: PagedProblem, inputs: Arrays, sequences: Sequence[int]) ->
     return {"Q": inputs["Q"][list(sequences)], "K": K, "V": V}
 
 
-def posed(problem: PagedProblem, sequences: Sequence[int]) -> Problem:
+def posed(problem: PagedSequences, sequences: Sequence[int]) -> Problem:
     """Return the attention problem of these sequences of equal length."""
     mask = parse_mask("causal") if problem.q_len > 1 else NO_MASK
     return sequences_of_length(problem, problem.lengths[sequences[0]], len(sequences), mask)
 
 
-def sequences_of_part(problem: PagedProblem, part: Part) -> tuple[range, Part]:
+def sequences_of_part(problem: PagedSequences, part: Part) -> tuple[range, Part]:
     """Return the sequences of a part, and the corresponding part of each one's attention problem."""
     where = (*part.where, *(slice(None),) * (3 - len(part.where)))
     return range(problem.sequences)[where[0]], Part((slice(None), *where[1:]), part.name)
 
 
-def by_length(problem: PagedProblem, sequences: Sequence[int]) -> Iterator[list[int]]:
+def by_length(problem: PagedSequences, sequences: Sequence[int]) -> Iterator[list[int]]:
     """Yield groups of sequences of equal length."""
     groups: dict[int, list[int]] = {}
     for sequence in sequences:
@@ -59,7 +59,7 @@ def by_length(problem: PagedProblem, sequences: Sequence[int]) -> Iterator[list[
     yield from groups.values()
 
 
-def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[str, Float64Array]:
+def answer(problem: PagedSequences, inputs: Arrays, part: Part = WHOLE) -> dict[str, Float64Array]:
     """Compute O and lse in float64. A sequence without keys has O = 0 and lse = -infinity."""
     sequences, of_each = sequences_of_part(problem, part)
     O, lse = _filled(problem, part, 0.0), _filled(problem, part, -np.inf)[..., 0]
@@ -72,7 +72,7 @@ def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[st
 
 
 def tolerance(
-    problem: PagedProblem, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
+    problem: PagedSequences, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
 ) -> dict[str, Tolerance]:
     """Attention's budget for each sequence; `answer` is the oracle's. Without keys, the answer has to be exact.
 
@@ -94,7 +94,7 @@ def tolerance(
     return found
 
 
-def needed_read_bytes(problem: PagedProblem, inputs: Arrays) -> int:
+def needed_read_bytes(problem: PagedSequences, inputs: Arrays) -> int:
     """What attention needs of each sequence that shares no page with one that was counted; of others, nothing.
 
     The table and the lengths are left out: a kernel might be told them otherwise.
@@ -109,6 +109,6 @@ def needed_read_bytes(problem: PagedProblem, inputs: Arrays) -> int:
     return needed
 
 
-def _filled(problem: PagedProblem, part: Part, value: float) -> Float64Array:
+def _filled(problem: PagedSequences, part: Part, value: float) -> Float64Array:
     """Shaped as O of the part."""
-    return np.full(problem.q_shape, value)[part.where]
+    return np.full(problem.o_shape, value)[part.where]

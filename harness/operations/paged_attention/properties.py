@@ -27,7 +27,7 @@ def page_order(trial: Trial) -> str | None:
     to = np.random.Generator(np.random.Philox(pages)).permutation(pages)
     to = np.roll(np.arange(pages), 1) if (to == np.arange(pages)).any() else to
     moved = dict(trial.inputs)
-    for name in "KV":
+    for name in (tensor.name for tensor in problem.inputs if tensor.axis("page") is not None):
         moved[name] = np.empty_like(trial.inputs[name])
         moved[name][to] = trial.inputs[name]
     table = trial.inputs["table"]

@@ -11,7 +11,8 @@ from harness.model.cases.case import Case
 from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PagedBuild
-from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
+from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import lengths_in_words
 
 RISING = "rising"
 """Inputs under which every further key matters: tried where fewer keys hide a mistake."""

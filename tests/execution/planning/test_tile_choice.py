@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 from numpy_executor import NumpyExecutor
@@ -162,8 +163,13 @@ def test_a_sweep_without_any_tile_is_refused():
 
 def taken(variant: Variant, head_dim: int) -> BaseProblem | None:
     """A problem of the variant's operation, of that head_dim in a dtype that it takes, or None."""
-    lengths = {"lengths": (300, 0)} if variant.operation == "paged-attention" else {"q_len": 300, "kv_len": 300}
-    made = functools.partial(operation_named(variant.operation).problem, head_dim=head_dim, **lengths)
+    pages: dict[str, Any] = {"lengths": (300, 0)}
+    fields: dict[str, dict[str, Any]] = {
+        "mla-decode": {**pages, "latent_dim": head_dim},
+        "paged-attention": {**pages, "head_dim": head_dim},
+    }
+    dense = {"q_len": 300, "kv_len": 300, "head_dim": head_dim}
+    made = functools.partial(operation_named(variant.operation).problem, **fields.get(variant.operation, dense))
     problems = (made(dtype=dtype) for dtype in ("float32", "float16"))
     return next((problem for problem in problems if variant.supports(problem) is None), None)
 

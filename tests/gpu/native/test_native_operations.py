@@ -23,6 +23,10 @@ PROBLEMS: dict[str, dict[str, dict[str, Any]]] = {
         "causal": {"causal": True, "q_len": 200, "kv_len": 200, "head_dim": 128},
         "grouped heads": {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": 97, "kv_len": 64},
     },
+    "mla-decode": {
+        "plain": {},
+        "ragged": {"lengths": [0, 17, 300, 1100], "heads": 40, "q_len": 3, "page_size": 48},
+    },
     "paged-attention": {
         "plain": {},
         "ragged": {"lengths": [0, 17, 300, 4096], "heads": 8, "kv_heads": 2, "head_dim": 128},

@@ -9,7 +9,8 @@ import pytest
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import WHOLE, operation_named
 from harness.operations.paged_attention.operation import choose_parts
-from harness.operations.paged_attention.problem import PagedProblem, parse_lengths
+from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import parse_lengths
 from harness.support.errors import ProblemError
 
 OPERATION = operation_named("paged-attention")

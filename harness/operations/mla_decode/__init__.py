@@ -1,0 +1,1 @@
+"""Multi-head latent attention at decode time, absorbed: all query heads read one compressed row per key, in pages."""

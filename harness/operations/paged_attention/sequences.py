@@ -1,0 +1,225 @@
+"""Defines what problems over pages have in common: sequences of any lengths, whose keys a table finds in a pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from harness.model.problem import ELEMENT_BYTES, LARGEST_EXTENT, BaseProblem, require_extents
+from harness.model.spread import Extent, Spread, require_far
+from harness.support.errors import ProblemError
+from harness.support.numbers import whole_number
+from harness.support.override import override
+
+DTYPES = ("float16", "bfloat16", "float32")
+PAGE_SIZES = range(16, 257, 16)
+"""Valid rows per page: multiples of 16, so that no tile of 16 keys of a tensor core lies in two pages."""
+MOST_SHOWN = 6
+"""Maximum number of lengths that a headline lists individually."""
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Convert `17+300+4096` to (17, 300, 4096). Raises `ValueError` with a one-line message."""
+    return tuple(whole_number(part) for part in text.split("+"))
+
+
+def require_page_size(page_size: int) -> None:
+    """Raise `ProblemError` if pages cannot have this many rows."""
+    if page_size not in PAGE_SIZES:
+        raise ProblemError(f"page_size is {page_size}; it has to be a multiple of 16 from 16 to {PAGE_SIZES[-1]}")
+
+
+class PagedSequences(BaseProblem):
+    """Lengths, pages and the table of a problem, of which subclasses are frozen dataclasses with these fields.
+
+    Those are options: `PagedProblem` describes them.
+    """
+
+    batch: int | None
+    heads: int
+    q_len: int
+    lengths: tuple[int, ...]
+    dtype: str
+    page_size: int
+    pages: int | None
+    prefix: int
+    table_len: int | None
+    scale: float | None
+    far: int
+    in_use: tuple[int, int] | None
+
+    @property
+    @abstractmethod
+    def kv_heads(self) -> int:
+        """Number of key/value heads, a divisor of `heads`."""
+
+    @property
+    @abstractmethod
+    def head_dim(self) -> int:
+        """Elements per row of Q and of keys."""
+
+    @property
+    @abstractmethod
+    def v_width(self) -> int:
+        """Elements per row of values and of O."""
+
+    def with_fields(self, **fields: Any) -> PagedSequences:
+        """Return the problem with these fields in place of its own. Raises `ProblemError` if they are invalid."""
+        changed: PagedSequences = dataclasses.replace(self, **fields)  # type: ignore[type-var]
+        return changed
+
+    def _check_sequences(self) -> None:
+        """Fill in defaults. Raises `ProblemError` if a field about lengths, pages or the table is invalid."""
+        self._fill_in_lengths()
+        require_extents(self, "heads", "q_len", "page_size")
+        if self.dtype not in DTYPES:
+            raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(DTYPES)}")
+        require_page_size(self.page_size)
+        if isinstance(self.prefix, bool) or not isinstance(self.prefix, int) or self.prefix < 0:
+            raise ProblemError(f"prefix is {self.prefix!r}; it has to be a whole number of at least 0")
+        self._require_room("pages", self.pages_in_use, "the sequences are in")
+        self._require_room("table_len", max(self.sequence_pages), "the longest sequence has")
+        require_far(self.far)
+
+    def _require_room(self, field: str, least: int, what: str) -> None:
+        """Raise `ProblemError` if the field leaves no room for the necessary pages.
+
+        A value equal to the default becomes None, so that equal problems compare equal.
+        """
+        if (value := getattr(self, field)) is not None:
+            require_extents(self, field)
+            if value < least:
+                raise ProblemError(f"{field} is {value}; {what} {least} pages of {self.page_size}")
+            object.__setattr__(self, field, None)
+            if value != self.to_fields()[field]:
+                object.__setattr__(self, field, value)
+
+    def _fill_in_lengths(self) -> None:
+        lengths = parse_lengths(self.lengths) if isinstance(self.lengths, str) else self.lengths
+        if not isinstance(lengths, Sequence) or not lengths:
+            raise ProblemError(f"lengths is {lengths!r}; name at least one, such as 17+300+4096")
+        for length in lengths:
+            if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= LARGEST_EXTENT:
+                raise ProblemError(f"lengths has {length!r}; each has to be a whole number from 0 to {LARGEST_EXTENT}")
+        if self.batch is not None:
+            require_extents(self, "batch")
+            if len(lengths) not in (1, self.batch):
+                raise ProblemError(f"batch is {self.batch}, and lengths has {len(lengths)}; leave out batch")
+            lengths = tuple(lengths) * (self.batch // len(lengths))
+        object.__setattr__(self, "lengths", tuple(lengths))
+        object.__setattr__(self, "batch", len(lengths))
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences, which is `batch` after its default was filled in."""
+        return len(self.lengths)
+
+    @property
+    def tau(self) -> float:
+        """`scale` after its default was filled in."""
+        assert self.scale is not None
+        return self.scale
+
+    @property
+    def sequence_pages(self) -> tuple[int, ...]:
+        """Number of pages of each sequence."""
+        return tuple(-(-length // self.page_size) for length in self.lengths)
+
+    @property
+    def shared_pages(self) -> tuple[int, ...]:
+        """Number of leading pages of each sequence that lie in the common prefix and are shared; full pages only."""
+        return tuple(min(self.prefix, length) // self.page_size for length in self.lengths)
+
+    @property
+    def pages_in_use(self) -> int:
+        """Number of distinct pages that the sequences use."""
+        if self.in_use is not None:
+            return self.in_use[0]
+        shared = self.shared_pages
+        return max(shared) + sum(self.sequence_pages) - sum(shared)
+
+    @property
+    def keys_in_use(self) -> int:
+        """Number of distinct rows of the pool that the sequences use."""
+        if self.in_use is not None:
+            return self.in_use[1]
+        shared = self.shared_pages
+        return (max(shared) - sum(shared)) * self.page_size + sum(self.lengths)
+
+    @property
+    def pool_pages(self) -> int:
+        """Number of pages in the pool: `pages`, or by default a quarter more than are in use, at least one more."""
+        return self.pages if self.pages is not None else self.pages_in_use + max(1, self.pages_in_use // 4)
+
+    @property
+    @override
+    def spread(self) -> Spread | None:
+        return self._spread if self.far else None
+
+    @functools.cached_property
+    def _spread(self) -> Spread:
+        extent = Extent.of(self.tensors, "page", self.far)
+        pool = self.with_fields(pages=extent.entries, table_len=self.table_shape[1], far=0)
+        near = self.with_fields(far=extent.next_to_each_other)
+        return Spread(pool, self.far, "page", extent, None, near, ("table",))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Features that a variant must support (`Variant.takes`): `causal` if a sequence has several rows."""
+        return ("causal",) if self.q_len > 1 else ()
+
+    @property
+    def itemsize_bytes(self) -> int:
+        """Bytes per element of Q, K, V and O."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def q_shape(self) -> tuple[int, int, int, int]:
+        """Shape of Q."""
+        return (self.sequences, self.heads, self.q_len, self.head_dim)
+
+    @property
+    def o_shape(self) -> tuple[int, int, int, int]:
+        """Shape of O."""
+        return (*self.q_shape[:3], self.v_width)
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Shape of the table: (sequences, `table_len`), by default the pages of the longest sequence, at least 1."""
+        return (self.sequences, max(1, *self.sequence_pages) if self.table_len is None else self.table_len)
+
+    @property
+    def lse_shape(self) -> tuple[int, int, int]:
+        """Shape of the log-sum-exp, always float32."""
+        return self.q_shape[:3]
+
+    def seen_pairs(self, length: int) -> int:
+        """Return the number of pairs of a row and a key that it sees, in one head of a sequence of that length."""
+        before_all = max(0, self.q_len - length)  # rows that lie ahead of key 0
+        rows = self.q_len - before_all
+        return rows * length - rows * (rows - 1) // 2
+
+    @override
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields as JSON values; with `in_use` only if it comes from a given page table."""
+        fields = super().to_fields() | {
+            "lengths": list(self.lengths), "pages": self.pool_pages, "table_len": self.table_shape[1],
+        }  # fmt: skip
+        if self.in_use is None:
+            del fields["in_use"]
+        if not self.far:
+            del fields["far"]
+        return fields
+
+
+def lengths_in_words(lengths: Sequence[int]) -> str:
+    """Describe lengths, e.g. `3 sequences of 17+300+4096 keys`; many by the shortest, the longest and their sum."""
+    if len(set(lengths)) == 1:
+        each = " each" if len(lengths) > 1 else ""
+        return f"{len(lengths)} sequence{'s' * bool(each)} of {lengths[0]} key{'s' * (lengths[0] != 1)}{each}"
+    if len(lengths) <= MOST_SHOWN:
+        return f"{len(lengths)} sequences of {'+'.join(map(str, lengths))} keys"
+    return f"{len(lengths)} sequences of {min(lengths)} to {max(lengths)} keys, {sum(lengths):,} in all"
