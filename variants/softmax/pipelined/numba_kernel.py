@@ -15,8 +15,8 @@ from numba.cuda import libdevice
 
 from variants._features.numba_stored import conversions
 from variants._hopper.numba_hopper import init_barrier, publish_barriers, wait
-from variants._hopper.numba_module_variable import module_variable
 from variants._mma.numba_mma import ALL_LANES, global_address, lane_index, shared_address, thread_index
+from variants._mma.numba_module_variable import module_variable
 from variants._rows.numba_rows import MINUS_INFINITY, ZERO, exp_below
 from variants.softmax.on_chip.numba_kernel import warp_max, warp_sum
 from variants.softmax.pipelined import LINE_BYTES, PIECE_BYTES, WARP, Sizes

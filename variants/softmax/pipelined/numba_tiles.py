@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numba import cuda, int32, int64, uint32, uint64
 
 from variants._hopper.numba_hopper import arrive_and_expect, load_run
-from variants._hopper.numba_module_variable import atomic_increment
+from variants._mma.numba_module_variable import atomic_increment
 from variants.softmax.pipelined import PIECE_BYTES
 
 
