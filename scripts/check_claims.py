@@ -72,16 +72,17 @@ def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) ->
     """Problems of a few tiles: groups, batches, masks, any length; what is plain comes first, shrinking goes there."""
     dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
-    batch, kv_len = draw(st.integers(1, 2)), draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG))
+    batch, q_len = draw(st.integers(1, 2)), draw(LENGTHS)
+    kv_len = draw(st.one_of(LENGTHS, LENGTHS, LENGTHS, LENGTHS, LONG))
     return Problem(
         batch=batch,
         heads=kv_heads * draw(st.integers(1, 3)),
         kv_heads=kv_heads,
-        q_len=draw(LENGTHS),
+        q_len=q_len,
         kv_len=kv_len,
         head_dim=head_dim,
         dtype=dtype,
-        mask=parse_mask(draw(MASKS)).clipped_to(batch, kv_len),
+        mask=parse_mask(draw(MASKS)).clipped_to(batch, q_len, kv_len),
     )
 
 

@@ -40,7 +40,10 @@ def run(variant: str | Variant, *, plugin: Plugins = (), **arrays_and_options: A
     `run("fa2-cupy", q=q, k=k, v=v, mask="causal")`, each of shape (batch, heads, length, head_dim) or (length,
     head_dim), in float32, float16 or bfloat16. `.outputs["O"]` and `.outputs["lse"]` are arrays of the same library and
     `.result` is a comparison with one row. Kernels get C-contiguous copies; with `layout="given"`, they get Q, K and V
-    with the strides of the arrays, such as those of a transposed tensor, and write O with its axes in Q's order. Raises
+    with the strides of the arrays, such as those of a transposed tensor, and write O with its axes in Q's order.
+
+    With `cu_seqlens_q` and `cu_seqlens_k`, whole numbers of shape (sequences + 1,), arrays are unpadded sequences as
+    `flash_attn_varlen_func` takes them: (all rows, heads, head_dim), `.outputs["lse"]` (heads, all rows). Raises
     `UsageError`, and `UnsupportedProblem` with the variant's reason.
     """
     run_on_arrays = command_named("run").call

@@ -29,7 +29,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "batch dropped for V",
-        ("layout.V_rows(V, kv_head * kv_len, batch,", "layout.V_rows(V, (size_t)(blockIdx.x / group) * kv_len, 0,"),
+        ("layout.V_rows(V, kv_head * kv_len + own.key(0), batch,",
+         "layout.V_rows(V, (size_t)(blockIdx.x / group) * kv_len + own.key(0), 0,"),
         ("V[batch, kv_head]", "V[0, kv_head]"),
     ),
     *in_tiles(
@@ -65,8 +66,10 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "V read with the length of Q",
-        ("copy_keys<DV>(V_tile, V_head, first_key, kv_len);", "copy_keys<DV>(V_tile, V_head, first_key, q_len);"),
-        ("copy_V(V_tile, V_head, first_key, keys)", "copy_V(V_tile, V_head, first_key, min(BC, q_len - first_key))"),
+        ("copy_keys<DV>(V_tile, V_head, first_key, own.kv_len);",
+         "copy_keys<DV>(V_tile, V_head, first_key, own.q_len);"),
+        ("copy_V(V_tile, V_head, key_in_K(own, first_key), keys)",
+         "copy_V(V_tile, V_head, key_in_K(own, first_key), min(BC, own.q_len - first_key))"),
     ),
     *in_kernel(
         "two-pass", "K of the first tile in every tile of sweep two",
@@ -87,7 +90,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "lse without the head",
         ("lse[first_global_row + t] =", "lse[first_row + t] ="),
-        ("lse[batch, head, first_row + t]", "lse[0, 0, first_row + t]"),
+        ("lse[batch, head, row_in_Q(own, first_row) + t]", "lse[0, 0, row_in_Q(own, first_row) + t]"),
     ),
     *in_kernel(
         "fa1", "row of the running O dropped",

@@ -39,6 +39,7 @@ from tests.mutants import (
     triton_kernels,
     unified_max,
     untiled,
+    varlen,
     visits,
     widths,
 )
@@ -51,6 +52,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "documents and prefixes": spans.MUTANTS,
     "addressing": addressing.MUTANTS,
     "layouts": layouts.MUTANTS,
+    "unpadded sequences": varlen.MUTANTS,
     "rows of V of another length": widths.MUTANTS,
     "caps, ALiBi and sinks": (*scores.MUTANTS, *scores_hopper.MUTANTS),
     "dropout": dropout.MUTANTS,

@@ -121,7 +121,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "lse by rows and then heads",
-        ("lse[first_global_row + t]", "lse[((size_t)batch * q_len + first_row + t) * gridDim.x + head]"),
-        ("lse[batch, head, first_row + t]", "lse.flat[(batch * q_len + first_row + t) * lse.shape[1] + head]"),
+        ("lse[first_global_row + t]", "lse[((size_t)batch * q_len + own.row(first_row) + t) * gridDim.x + head]"),
+        ("lse[batch, head, row_in_Q(own, first_row) + t]",
+         "lse.flat[(batch * q_len + row_in_Q(own, first_row) + t) * lse.shape[1] + head]"),
     ),
 )  # fmt: skip

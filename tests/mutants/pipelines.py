@@ -75,8 +75,8 @@ _BARRIERS = (
     _in(
         KERNEL,
         "O stored before all warps have written theirs",
-        "        sync_threads(OWN + consumer.number, WARPGROUP);\n        if (consumer.leads)",
-        "        if (consumer.leads)",
+        "        sync_threads(OWN + consumer.number, WARPGROUP);\n        store_output(",
+        "        store_output(",
         sanitize=True,
     ),
     _in(
@@ -222,7 +222,7 @@ _WORK = (
     _in(
         PIPELINE,
         "grouped heads by tiling instead of repetition",
-        "unknown(rows.pack) / p.packs.per_kv_head",
+        "rows.own.number(unknown(rows.pack), rows.rows.head) / p.packs.per_kv_head",
         "unknown(rows.pack) % (p.packs.count / p.packs.per_kv_head)",
     ),
     _in(KERNEL, "a pack's second row always 8 rows on", "(mine + 8 & last)", "(mine & last) + 8"),
@@ -252,7 +252,7 @@ _SOFTMAX = (
 )
 
 _SPANS = (
-    _in(ROWS, "limits of the first sequence", "sequence = pack / p.packs.per_sequence", "sequence = 0 * pack"),
+    _in(ROWS, "limits of the first sequence", "row_tile, pack / p.packs.per_sequence,", "row_tile, 0,"),
     _in(
         "attention/fa3/__init__.py",
         "query heads of a sequence taken for its packs",
@@ -275,7 +275,7 @@ _SPANS = (
     _in(KEYS, "limits not counted from the tile", "lane.end(h) - column", "lane.end(h)"),
 )
 _VISITS = (
-    _in(ROWS, "the first head's list", "pack % p.packs.per_sequence, row_tile", "0, row_tile"),
+    _in(ROWS, "the first head's list", "at.pack % p.packs.per_sequence, at.row_tile", "0, at.row_tile"),
     _in(ROWS, "a mixed tile taken for whole", "return !tile.is_mixed() && has(", "return has("),
     _in(
         KEYS,
@@ -293,8 +293,8 @@ _VISITS = (
     _in(
         PIPELINE,
         "V of the tile's place in the list",
-        "load_V(V.tile(step), tile.first_key()",
-        "load_V(V.tile(step), j * BC",
+        "load_V(V.tile(step), rows.own.key(tile.first_key())",
+        "load_V(V.tile(step), rows.own.key(j * BC)",
     ),
 )
 

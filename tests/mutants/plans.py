@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     *in_plan(
         "fa2", "one block of rows short",
-        "blocks(p.q_len, tile.Br))", "max(1, p.q_len // tile.Br))",
+        "blocks(sequence_extents(p)[1], tile.Br))", "max(1, sequence_extents(p)[1] // tile.Br))",
     ),
     *in_plan("two-pass", "every key/value head taken for its own", "np.int32(p.group)", "np.int32(1)"),
     *in_plan(

@@ -85,7 +85,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "maximum starts at 0",
         ("m[i] = first_m;", "m[i] = 0.0f;"),
-        ("m[i] = first_m", "m[i] = float32(0)"),
+        ("SINK_WEIGHT, first_m", "SINK_WEIGHT, float32(0)"),
     ),
     *in_softmax(
         "maximum starts at 0",

@@ -163,8 +163,8 @@ _VISITING = (
         "fa2-mma",
         "first tile of a document skipped",
         (
-            "block, seen.first_key, seen.end_key, q_len, kv_len);",
-            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, q_len, kv_len);",
+            "block, seen.first_key, seen.end_key, sequence.q_len, sequence.kv_len);",
+            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, sequence.q_len, sequence.kv_len);",
         ),
         (
             "int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))",

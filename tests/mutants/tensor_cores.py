@@ -327,8 +327,8 @@ _MASKS = (
     *_here(
         "first tile of a window skipped",
         (
-            "block, seen.first_key, seen.end_key, q_len, kv_len);",
-            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, q_len, kv_len);",
+            "block, seen.first_key, seen.end_key, sequence.q_len, sequence.kv_len);",
+            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, sequence.q_len, sequence.kv_len);",
         ),
         (
             "uint32(first_seen(first_row, q_len, kv_len, before)) //",
@@ -396,18 +396,18 @@ _MASKS = (
     *_here(
         "grouped heads by tiling instead of repetition",
         (
-            "kv_head = head_index / group;",
+            "kv_head = sequence.number(head_index, head) / group;",
             "kv_head = batch * (heads / group) + head % (heads / group);",
         ),
         (
-            "uint64(head_index_across() // uint32(group))",
+            "uint64(head_number // uint32(group))",
             "uint64(entry_of_head(heads) * uint32(heads // group) + head_of_entry(heads) % uint32(heads // group))",
         ),
     ),
     *_here(
         "rows of the first of the heads that start side by side for all",
         ("head_index = blockIdx.z * gridDim.x + blockIdx.x;", "head_index = blockIdx.z * gridDim.x;"),
-        ("first = uint64(head_index_across())", "first = uint64(uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x))"),
+        ("first = uint64(head_number)", "first = uint64(uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x))"),
     ),
 )
 

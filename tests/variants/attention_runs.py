@@ -74,16 +74,16 @@ def problems(
     """Problems of a few tiles, with every rule of the game: groups, batches, masks, odd lengths, any scale."""
     dtype, head_dim = draw(st.sampled_from(kernels))
     kv_heads = draw(st.integers(1, 2))
-    batch, kv_len = draw(st.integers(1, 2)), draw(LENGTHS)
+    batch, q_len, kv_len = draw(st.integers(1, 2)), draw(LENGTHS), draw(LENGTHS)
     return Problem(
         batch=batch,
         heads=kv_heads * draw(st.integers(1, 3)),
         kv_heads=kv_heads,
-        q_len=draw(LENGTHS),
+        q_len=q_len,
         kv_len=kv_len,
         head_dim=head_dim,
         dtype=dtype,
-        mask=parse_mask(draw(masks)).clipped_to(batch, kv_len),
+        mask=parse_mask(draw(masks)).clipped_to(batch, q_len, kv_len),
         scale=draw(st.one_of(st.none(), st.sampled_from((1.0, -0.25, 0.0)))),
     )
 
@@ -131,7 +131,9 @@ def problems_taken_by(variant: Variant, kernels: tuple[tuple[str, int], ...] = K
     def masks_of(dtype: str, head_dim: int) -> st.SearchStrategy[str]:
         def is_taken(mask: str) -> bool:
             problem = Problem(dtype=dtype, head_dim=head_dim)
-            problem = dataclasses.replace(problem, mask=parse_mask(mask).clipped_to(problem.batch, problem.kv_len))
+            problem = dataclasses.replace(
+                problem, mask=parse_mask(mask).clipped_to(problem.batch, problem.q_len, problem.kv_len)
+            )
             return refusal_of(variant, problem) is None and is_compiled_here(variant, problem)
 
         taken = (tuple(filter(is_taken, masks)) for masks in MASKS)

@@ -105,7 +105,7 @@ def test_answers_and_bytes_whatever_the_shape(variant: Variant, fields: dict[str
     ) -> None:
         batch, mask, scale = rest
         sizes = {"heads": heads[0], "kv_heads": heads[1], "q_len": lengths[0], "kv_len": lengths[1], "batch": batch}
-        fitted = parse_mask(mask).clipped_to(batch, lengths[1])
+        fitted = parse_mask(mask).clipped_to(batch, *lengths)
         drops = {"dropout": dropout[0], "dropout_seed": dropout[1]}
         problem = Problem(**sizes, mask=fitted, scale=scale, **drops, **build_of(variant), **fields)
         assert_right(variant, problem, *drawn)

@@ -67,7 +67,7 @@ def is_compiled_here(variant: Variant, mask: str) -> bool:
 def masked(draw: st.DrawFn, variant: Variant) -> Problem:
     problem = draw(problems(kernels_taken_by(variant, KERNELS), masks=st.just("none")))
     mask = parse_mask(draw(st.sampled_from([mask for mask in MASKS if is_compiled_here(variant, mask)])))
-    return dataclasses.replace(problem, mask=mask.clipped_to(problem.batch, problem.kv_len))
+    return dataclasses.replace(problem, mask=mask.clipped_to(problem.batch, problem.q_len, problem.kv_len))
 
 
 @each_variant

@@ -20,6 +20,9 @@ import numpy as np
 from harness import PlanError, Problem
 from variants._tiles.sectors import SECTOR_BYTES
 
+CU_SEQLENS_Q, CU_SEQLENS_K = "cu_seqlens_q", "cu_seqlens_k"
+"""Inputs of varlen: int32, (sequences + 1,)."""
+
 FOLDER = "_features"
 Files = tuple[tuple[str, str], ...]
 """Folders below variants/ and files there."""
@@ -73,7 +76,7 @@ SPAN_FEATURES = (*BAND_FEATURES, "documents", "prefix")
 
 def has_spans(problem: Problem) -> bool:
     """Whether kernels read the run of each row from arrays."""
-    return not problem.mask.runs.is_band
+    return not problem.mask_within.runs.is_band
 
 
 def band(problem: Problem) -> tuple[np.int32, np.int32]:
@@ -83,7 +86,7 @@ def band(problem: Problem) -> tuple[np.int32, np.int32]:
     A missing limit is replaced by q_len + kv_len, which exceeds all distances. Several bands are intersected.
     """
     beyond = problem.q_len + problem.kv_len
-    limits = [part.limits for part in problem.mask.runs.parts]
+    limits = [part.limits for part in problem.mask_within.runs.parts]
     before = min([beyond, *(left for left, _ in limits if left is not None)])
     after = min([beyond, *(right for _, right in limits if right is not None)])
     return np.int32(before), np.int32(after)
@@ -193,6 +196,40 @@ def rows_aligned_to(problem: Problem) -> int | None:
     return None if problem.layout.is_dense else problem.row_alignment_bytes // problem.itemsize_bytes
 
 
+# --- Sequences --------------------------------------------------------------------------------------------------------
+
+VARLEN_FEATURE = "varlen"
+"""Feature in `takes` of a variant whose kernels take unpadded sequences."""
+
+
+def has_varlen(problem: Problem) -> bool:
+    """Whether sequences are unpadded, so that kernels read where they begin from arrays."""
+    return problem.sequences is not None
+
+
+def sequences(problem: Problem) -> Feature:
+    """Return where the rows and keys of a sequence begin."""
+    files = ((FOLDER, "sequences.cuh"),)
+    if problem.sequences is None:
+        return Feature("Sequences", "OneLength", (), files)
+    return Feature("Sequences", "Varlen", (CU_SEQLENS_Q, CU_SEQLENS_K), files)
+
+
+def sequence_extents(problem: Problem) -> tuple[int, int]:
+    """Return (sequences, rows of the longest one), which a grid has blocks for: the batch and q_len, or of varlen."""
+    if problem.sequences is None:
+        return problem.batch, problem.q_len
+    return problem.sequences.sequence_count, problem.sequences.longest
+
+
+def start_bytes(problem: Problem, warps: int, blocks: int, blocks_with_rows: int) -> int:
+    """Return bytes of reading where sequences begin, at the `sectors` level; 0 if all are equally long.
+
+    Each warp of `blocks` reads where the rows begin and end; those of `blocks_with_rows`, where the keys do, too.
+    """
+    return SECTOR_BYTES * warps * 2 * (blocks + blocks_with_rows) if has_varlen(problem) else 0
+
+
 # --- Rows of V --------------------------------------------------------------------------------------------------------
 
 V_WIDTH_FEATURE = "v_head_dim"
@@ -208,4 +245,4 @@ def in_numba(problem: Problem, rows: int, keys: int, *, rule: Any = None, thread
 
     terms = tuple(term.field for term in problem.score_terms)
     dropout, sinks = problem.dropout > 0, "sinks" in problem.score_features
-    return numba_features(has_spans(problem), rule, terms, sinks, dropout, rows, keys, threads)
+    return numba_features(has_spans(problem), rule, terms, sinks, dropout, rows, keys, threads, has_varlen(problem))

@@ -10,6 +10,7 @@ from typing import Any
 from variants._features.numba_dropout import numba_dropout
 from variants._features.numba_limits import numba_limits
 from variants._features.numba_scores import numba_scores, numba_sink
+from variants._features.numba_sequences import SequenceFunctions, numba_sequences
 from variants._features.numba_tile_order import numba_tile_order
 
 
@@ -22,11 +23,21 @@ class NumbaFeatures:
     scores: SimpleNamespace
     sink: SimpleNamespace
     dropout: SimpleNamespace
+    sequences: SequenceFunctions
+    varlen: bool
 
 
 @functools.cache
 def numba_features(
-    spans: bool, rule: Any, terms: tuple[str, ...], sinks: bool, drops: bool, rows: int, keys: int, threads: int
+    spans: bool,
+    rule: Any,
+    terms: tuple[str, ...],
+    sinks: bool,
+    drops: bool,
+    rows: int,
+    keys: int,
+    threads: int,
+    varlen: bool = False,
 ) -> NumbaFeatures:
     """Return the features of kernels with `threads` threads per block and tiles of `rows` rows and `keys` keys.
 
@@ -39,4 +50,6 @@ def numba_features(
         numba_scores(terms),
         numba_sink(sinks),
         numba_dropout(drops, -(-keys // 8)),
+        numba_sequences(varlen),
+        varlen,
     )

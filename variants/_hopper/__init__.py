@@ -5,7 +5,7 @@ kernels use them:
 
 - hopper.cuh: Hopper's instructions; products.py: those of products, for a tile's sizes
 - softmax.cuh: what comes between two products
-- limits.cuh, turns.cuh, layout.cuh: types that the plan chooses
+- limits.cuh, sequences.cuh, turns.cuh, layout.cuh: types that the plan chooses
 - key_tiles.cuh, row_tiles.cuh: which tiles of keys and of rows a block visits, and what rows see of them
 - slots.cuh, inspection.cuh, pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
 - registers.cuh, output.cuh: registers of a warpgroup; O on its way out
@@ -262,6 +262,17 @@ def limits(problem: Problem) -> Feature:
     return replace(of_rows, cuda_type=chosen, files=(*of_rows.files, ("_hopper", "limits.cuh")))
 
 
+def sequences(problem: Problem) -> Feature:
+    """Return where the rows and keys of a sequence begin, and how rows of O go out where the next sequence follows."""
+    of_rows = features.sequences(problem)
+    files = (*of_rows.files, ("_hopper", "sequences.cuh"))
+    if problem.sequences is None:
+        return replace(of_rows, cuda_type="WarpgroupOneLength", files=files)
+    _, head, row, _ = problem.tensor("O").strides
+    argument = (*of_rows.argument, "O", np.int64(row), np.int64(head))
+    return replace(of_rows, cuda_type="WarpgroupVarlen", argument=argument, files=files)
+
+
 def scores(problem: Problem) -> Feature:
     """Return what happens to a score, as `ScoreTerms`: `Scores` are registers here. They are in powers of two."""
     return replace(features.scores(problem, LOG2_E), name="ScoreTerms")
@@ -279,7 +290,9 @@ def masked(problem: Problem) -> bool:
 
 def windowed(problem: Problem) -> bool:
     """Whether some rows do not see the first keys."""
-    return has_spans(problem) or any(left is not None for left, _ in (part.limits for part in problem.mask.runs.parts))
+    return has_spans(problem) or any(
+        left is not None for left, _ in (part.limits for part in problem.mask_within.runs.parts)
+    )
 
 
 def unsupported_on_hopper(problem: Problem) -> str | None:

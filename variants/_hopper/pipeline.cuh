@@ -62,14 +62,22 @@ __device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline
                                         const TileBuffer<KV_BYTES> &V, const Problem &p, const LoadQ &load_Q,
                                         const LoadK &load_K, const LoadV &load_V)
 {
-    int index = blockIdx.x;
+    const auto after = [&] { return gridDim.x + atomicInc(&taken, p.packs.tiles() - 1); };
+    // Tiles of rows behind the end of their sequence are passed over.
+    const auto first_with_rows = [&](int from) {
+        if constexpr (Sequences::ARE_RAGGED) {
+            while (from < p.packs.tiles() && !p.sequences.has_rows(row_place(unknown(from), p))) from = after();
+        }
+        return from;
+    };
+    int index = first_with_rows(blockIdx.x);
     for (int round = 0, step = 0;; ++round) {
         pipeline.announce(round, index);
         if (index >= p.packs.tiles()) return pipeline.inspection.end(V.slots, step);
         const RowTile rows = row_tile(index, p);
         WholeTiles whole = {};
         if (rows.sees_some_key()) whole = whole_tiles(rows, p);
-        const auto kv_head = [&] { return unknown(rows.pack) / p.packs.per_kv_head; };
+        const auto kv_head = [&] { return (int)rows.own.number(unknown(rows.pack), rows.rows.head) / p.packs.per_kv_head; };
         int j = rows.keys.end - 1;
         bool is_first = true;
         KeyTiles<TileOrder>::Tile tile = {};
@@ -79,7 +87,7 @@ __device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline
                 tile = rows.keys[j];
                 K.slots.wait_until_empty(step);
                 K.slots.expect(step, KV_BYTES);
-                load_K(K.tile(step), tile.first_key(), kv_head(), K.slots.full(step));
+                load_K(K.tile(step), rows.own.key(tile.first_key()), kv_head(), K.slots.full(step));
             }
             if (is_first) {
                 is_first = false;
@@ -94,9 +102,9 @@ __device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline
             V.slots.wait_until_empty(step);
             pipeline.inspection.mark(step, whole.has(tile));
             V.slots.expect(step, KV_BYTES);
-            load_V(V.tile(step), tile.first_key(), kv_head(), V.slots.full(step));
+            load_V(V.tile(step), rows.own.key(tile.first_key()), kv_head(), V.slots.full(step));
             ++step;
         } while (--j >= rows.keys.first);
-        index = gridDim.x + atomicInc(&taken, p.packs.tiles() - 1);
+        index = first_with_rows(after());
     }
 }

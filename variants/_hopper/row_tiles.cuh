@@ -23,14 +23,18 @@ struct Problem {
     Packs packs;
     Limits limits;
     TileOrder order;
+    Sequences sequences;
 };
 
 struct RowTile {
     int pack;
     RowBlock rows;  // of each head of the pack
+    Sequences::Own own;
     KeyTiles<TileOrder> keys;
 
     __device__ __forceinline__ bool sees_some_key() const { return keys.first < keys.end; }
+    // Of the pack among those of all batch entries.
+    __device__ __forceinline__ int number() const { return own.number(pack, rows.head); }
     // The head of its sequence that row `mine` of a warpgroup's 64 is of.
     __device__ __forceinline__ int head(int mine, const Problem &p) const
     {
@@ -38,9 +42,14 @@ struct RowTile {
     }
 };
 
+// Which tile of rows, of which pack.
+struct RowPlace {
+    int pack, row_tile, sequence, first_row;
+};
+
 // Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last ones, come
 // first, of as many packs at once as have K and V in L2: short work is left for the end, when not all blocks find some.
-__device__ __forceinline__ RowTile row_tile(int index, const Problem &p)
+__device__ __forceinline__ RowPlace row_place(int index, const Problem &p)
 {
     int pack, row_tile;
     if constexpr (Limits::HIDES_LAST) {
@@ -53,11 +62,17 @@ __device__ __forceinline__ RowTile row_tile(int index, const Problem &p)
         pack = index / p.packs.row_tiles;
         row_tile = index % p.packs.row_tiles;
     }
-    const int sequence = pack / p.packs.per_sequence, first_row = row_tile * p.packs.head_rows();
-    const RowBlock rows = {sequence,  pack % p.packs.per_sequence, row_tile, p.packs.row_tiles,
-                           first_row, min(first_row + p.packs.head_rows(), p.q_len) - first_row};
-    const auto run = p.limits.of_sequence(sequence, p.q_len, p.kv_len);
-    return {pack, rows, KeyTiles<TileOrder>::of(p.order, rows, run, p.q_len, p.kv_len)};
+    return {pack, row_tile, pack / p.packs.per_sequence, row_tile * p.packs.head_rows()};
+}
+
+__device__ __forceinline__ RowTile row_tile(int index, const Problem &p)
+{
+    const RowPlace at = row_place(index, p);
+    const auto own = p.sequences.at(at.sequence, at.first_row, p.q_len, p.kv_len);
+    const RowBlock rows = {at.sequence,  at.pack % p.packs.per_sequence, at.row_tile, p.packs.row_tiles,
+                           at.first_row, min(at.first_row + p.packs.head_rows(), own.q_len) - at.first_row};
+    const auto run = p.limits.of_sequence(at.sequence, own.q_len, own.kv_len);
+    return {at.pack, rows, own, KeyTiles<TileOrder>::of(p.order, rows, run, own.q_len, own.kv_len)};
 }
 
 // The tiles of keys that all rows of a tile see all of: from `from` to before `to`.
@@ -74,7 +89,7 @@ struct WholeTiles {
 template <int KEYS_AFTER = 0> __device__ __forceinline__ WholeTiles whole_tiles(const RowTile &tile, const Problem &p)
 {
     if constexpr (!Limits::HIDES_LAST) return {0, tile.keys.end - 1};
-    const auto run = p.limits.of_sequence(tile.rows.batch, p.q_len, p.kv_len);
+    const auto run = p.limits.of_sequence(tile.rows.batch, tile.own.q_len, tile.own.kv_len);
     return {Limits::HIDES_FIRST ? (run.first(tile.rows.last_row()) + BC - 1) / BC : 0,
             (run.end(tile.rows.first_row) - KEYS_AFTER) / BC};
 }

@@ -13,13 +13,15 @@ from variants._tiles.numba_grids import entry_of_head, head_of_entry
 
 
 @functools.cache
-def layout_tiles(head_dim: int, warps: int, dtype: str, aligned: int | None) -> SimpleNamespace:
+def layout_tiles(head_dim: int, warps: int, dtype: str, aligned: int | None, varlen: bool = False) -> SimpleNamespace:
     """As `numba_tiles`, for rows that begin at multiples of `aligned` elements; None if those of a head are one run.
 
     Besides, `rows_of` gives the address of a row of a head, and `stride_of` the bytes from a row to the next. Rows of
-    copies and stores are that far apart.
+    copies and stores are that far apart. `varlen`: all sequences are in one batch entry.
     """
-    return run_tiles(head_dim, warps, dtype) if aligned is None else strided_tiles(head_dim, warps, dtype, aligned)
+    if aligned is None:
+        return run_tiles(head_dim, warps, dtype)
+    return strided_tiles(head_dim, warps, dtype, aligned, varlen)
 
 
 def run_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
@@ -48,7 +50,7 @@ def run_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
     return SimpleNamespace(**vars(tiles) | own)
 
 
-def strided_tiles(head_dim: int, warps: int, dtype: str, aligned: int) -> SimpleNamespace:
+def strided_tiles(head_dim: int, warps: int, dtype: str, aligned: int, varlen: bool) -> SimpleNamespace:
     """Rows lie where the strides of their array say. Lanes have the same elements of a tile."""
     tiles = numba_tiles(head_dim, warps, dtype, aligned)
     place, copy_unit = tiles.place, tiles.copy_unit
@@ -57,7 +59,7 @@ def strided_tiles(head_dim: int, warps: int, dtype: str, aligned: int) -> Simple
 
     @cuda.jit(device=True, forceinline=True)
     def rows_of(array, first, heads, group, row):
-        entry, head = uint64(entry_of_head(heads)), uint64(head_of_entry(heads) // uint32(group))
+        entry, head = uint64(0 if varlen else entry_of_head(heads)), uint64(head_of_entry(heads) // uint32(group))
         before = entry * uint64(array.strides[0]) + head * uint64(array.strides[1])
         return global_address(array) + before + uint64(row) * uint64(array.strides[2])
 

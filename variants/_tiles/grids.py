@@ -13,6 +13,7 @@ import heapq
 import numpy as np
 
 from harness import Problem
+from variants._features import sequence_extents
 from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import Integers
 
@@ -34,8 +35,11 @@ def beyond_y(**blocks_along_y: tuple[int, int]) -> str | None:
 
 
 def grid_across(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
-    """Return the grid (heads, blocks_per_head, batch), with all query heads of a sequence side by side."""
-    return problem.heads, blocks_per_head, problem.batch
+    """Return the grid (heads, blocks_per_head, batch), with all query heads of a sequence side by side.
+
+    With unpadded sequences, `blocks_per_head` are those of the longest one; the others do without some.
+    """
+    return problem.heads, blocks_per_head, sequence_extents(problem)[0]
 
 
 def grid_side_by_side(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import cuda, int32, uint32
 
 from variants._features.numba_limits import RowBlock
+from variants._features.numba_sequences import SequenceFunctions
 from variants._tiles.numba_tiles import MASK, batch_index
 
 
@@ -42,6 +45,19 @@ def rows_across(most, q_len):
     return RowBlock(
         batch_index(), head_across(), i_block, cuda.gridDim.y & MASK, first_row, min(most, q_len - first_row)
     )
+
+
+def rows_of_sequence_across(most: int, sequences: SequenceFunctions) -> Any:
+    """Device function: the block's sequence, as of `numba_sequences`, and its rows, of which a block owns `most`."""
+    sequence_at = sequences.at
+
+    @cuda.jit(device=True, forceinline=True)
+    def rows_of(sequences, q_len, kv_len):
+        first_row = row_block_across() * most
+        own = sequence_at(sequences, batch_index(), first_row, q_len, kv_len)
+        return own, rows_across(most, own.q_len)
+
+    return rows_of
 
 
 # `group` heads share K and V.

@@ -34,11 +34,51 @@ class Sizes(Protocol):
 class Schedule:
     """The tiles of a problem. Sums are over heads, and over sequences with the same mask.
 
-    S is the number of sequences with different masks: 1, or the batch.
+    S is the number of sequences with different masks: 1, or the batch. With unpadded sequences, a schedule is that of
+    one of them (`schedules`), which is then the batch.
     """
 
     problem: Problem
     tile: Sizes
+    sequence: int | None = None
+    """Which of the unpadded sequences; None if the problem has none."""
+
+    @property
+    def q_len(self) -> int:
+        """Rows of the sequence."""
+        return self.problem.q_len if self.sequence is None else self._own[0]
+
+    @property
+    def kv_len(self) -> int:
+        """Keys of the sequence."""
+        return self.problem.kv_len if self.sequence is None else self._own[1]
+
+    @property
+    def rows_before(self) -> int:
+        """Rows of the unpadded sequences before this one; 0 if there are none."""
+        return self._own[2]
+
+    @property
+    def keys_before(self) -> int:
+        """Keys of the unpadded sequences before this one; 0 if there are none."""
+        return self._own[3]
+
+    @property
+    def _own(self) -> tuple[int, int, int, int]:
+        """Rows and keys of the unpadded sequence, and the rows and keys before it."""
+        all_of_them, number = self.problem.sequences, self.sequence
+        if all_of_them is None or number is None:
+            return self.problem.q_len, self.problem.kv_len, 0, 0
+        lengths = all_of_them.q_lengths[number], all_of_them.kv_lengths[number]
+        return *lengths, all_of_them.q_starts[number], all_of_them.kv_starts[number]
+
+    @property
+    def _spans(self) -> tuple[Integers, Integers]:
+        """(S, q_len) each: the first key that each row of the sequence sees, and the end of its run."""
+        if self.sequence is None:
+            return self.problem.spans
+        first, end = self.problem.mask_within.span(np.arange(self.q_len), self.q_len, self.kv_len)
+        return first[None], end[None]
 
     @property
     def owners(self) -> int:
@@ -48,18 +88,18 @@ class Schedule:
     @property
     def first_rows(self) -> Integers:
         """(T_r,): the first row of each block of rows."""
-        return np.arange(0, self.problem.q_len, self.tile.Br, dtype=np.int64)
+        return np.arange(0, self.q_len, self.tile.Br, dtype=np.int64)
 
     @property
     def first_keys(self) -> Integers:
         """(T_c,): the first key of each tile of keys."""
-        return np.arange(0, self.problem.kv_len, self.tile.Bc, dtype=np.int64)
+        return np.arange(0, self.kv_len, self.tile.Bc, dtype=np.int64)
 
     @functools.cached_property
     def _tiles_met(self) -> tuple[Integers, Integers]:
-        first, end = self.problem.spans
+        first, end = self._spans
         sees = end > first
-        first = np.minimum.reduceat(np.where(sees, first, self.problem.kv_len), self.first_rows, axis=1)
+        first = np.minimum.reduceat(np.where(sees, first, self.kv_len), self.first_rows, axis=1)
         end = np.maximum.reduceat(np.where(sees, end, 0), self.first_rows, axis=1)
         return np.where(end > 0, first // self.tile.Bc, 0), blocks(end, self.tile.Bc)
 
@@ -91,7 +131,7 @@ class Schedule:
     def row_block_bytes(self, elements_per_row: int, itemsize_bytes: int, elements_per_lane: int = 1) -> Integers:
         """(S, T_r): bytes of moving row block i of every query head once, such as Q_i (or, with one element, l_i)."""
         p = self.problem
-        first = (self._heads(p.heads) * p.q_len + self.first_rows) * elements_per_row
+        first = (self._heads(p.heads) * p.q_len + self._own[2] + self.first_rows) * elements_per_row
         return np.sum(run_bytes(first, self._rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=1)
 
     def row_bytes(self, name: str, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
@@ -136,6 +176,7 @@ class Schedule:
         p = self.problem
         tensor = p.tensor(name)
         heads, length, width = tensor.shape[1:]
+        first_rows = first_rows + self._own[2 if name in ("Q", "O") else 3]
         if p.layout.is_dense:
             first, elements = (self._heads(heads) * length + first_rows) * width, rows * width
             if copy is None:
@@ -164,14 +205,22 @@ class Schedule:
     @property
     def _rows(self) -> Integers:
         """(T_r,): number of rows of each block."""
-        return np.minimum(self.tile.Br, self.problem.q_len - self.first_rows)
+        return np.minimum(self.tile.Br, self.q_len - self.first_rows)
 
     @property
     def _keys(self) -> Integers:
         """(T_c,): number of keys of each tile."""
-        return np.minimum(self.tile.Bc, self.problem.kv_len - self.first_keys)
+        return np.minimum(self.tile.Bc, self.kv_len - self.first_keys)
 
     def _heads(self, per_sequence: int) -> Integers:
         """(S, heads, 1): all heads of the batch, counted through."""
         p = self.problem
-        return np.arange(p.batch * per_sequence, dtype=np.int64).reshape(len(p.spans[0]), -1, 1)
+        return np.arange(p.batch * per_sequence, dtype=np.int64).reshape(len(self._spans[0]), -1, 1)
+
+
+def schedules(problem: Problem, tile: Sizes) -> tuple[Schedule, ...]:
+    """Return the tiles of each unpadded sequence that has rows; of the whole problem if it has no such sequences."""
+    if problem.sequences is None:
+        return (Schedule(problem, tile),)
+    lengths = problem.sequences.q_lengths
+    return tuple(Schedule(problem, tile, number) for number, length in enumerate(lengths) if length)

@@ -82,8 +82,8 @@ def _field_in_words(problem: Problem, name: str) -> list[str]:
         return [said] if problem.dropout else []
     if name == "layout":
         return [] if problem.layout.is_dense else [f"layout {problem.layout}"]
-    if name == "v_head_dim" and problem.v_head_dim is None:
-        return []
+    if name == "varlen" or (name == "v_head_dim" and problem.v_head_dim is None):
+        return []  # unpadded sequences are a part of the mask
     if name == "far":
         return [f"far {in_powers(problem.far)}"] if problem.far else []
     if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):

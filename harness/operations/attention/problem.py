@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option, require_extents
 from harness.model.spread import FAR, Extent, Spread, elements_apart, in_powers, require_far
 from harness.operations.attention.layout import (
+    BSHD,
     DENSE,
     LAYOUT_HELP,
     Layout,
@@ -25,7 +26,15 @@ from harness.operations.attention.layout import (
     parse_layout,
 )
 from harness.operations.attention.masks import NO_MASK, parse_mask
-from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
+from harness.operations.attention.masks.arrays import (
+    BLOCKS,
+    CU_SEQLENS_K,
+    CU_SEQLENS_Q,
+    END_KEYS,
+    FIRST_KEYS,
+    HIDDEN_ROWS,
+)
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import TERMS, ScoreFields
 from harness.support.errors import ProblemError
@@ -80,6 +89,14 @@ class Problem(ScoreFields):
     layout: Layout = option(DENSE, LAYOUT_HELP, metavar="LAYOUT", parse=parse_layout)
     """Where the elements of Q, K, V and O lie, as a `Layout` or as text, such as `bshd`. The axes of arrays keep their
     order, and their strides differ."""
+    varlen: str | Varlen | None = option(
+        None, "unpadded sequences of ROWS rows and KEYS keys each, one after the other, as flash_attn_varlen_func "
+        "takes them: sets q_len, kv_len, layout bshd and a part of the mask",
+        metavar="ROWS+ROWS+...[/KEYS+KEYS+...]", parse=str, default_text="one length for all",
+    )  # fmt: skip
+    """Rows and keys of each sequence, such as `100+0+57/120+8+57`, or `100+57` if every sequence has as many keys as
+    rows. It becomes a part of `mask`, sets `q_len` and `kv_len` to the sums, and `layout` to `bshd` unless another one
+    is given; afterwards it is None, and `sequences` has the lengths."""
     far: int = option(
         0, "give kernels a batch so large that the last sequence begins at least N elements after the first, such as "
         "2^31; without N: 2^32. The emulator runs only the blocks of the --batch sequences",
@@ -89,6 +106,7 @@ class Problem(ScoreFields):
     batch that kernels get (`spread`). 0: kernels get this problem."""
 
     def __post_init__(self) -> None:
+        self._set_sequences()
         super().__post_init__()
         if self.v_head_dim is not None:
             require_extents(self, "v_head_dim")
@@ -104,16 +122,42 @@ class Problem(ScoreFields):
         reason = self.layout.why_invalid(self.shapes)
         if reason is not None:
             raise ProblemError(reason)
+        reason = None if self.sequences is None else self._why_no_sequences
+        if reason is not None:
+            raise ProblemError(f"varlen cannot be combined with {reason}; leave out one of them")
         require_far(self.far)
         reason = self._why_not_far if self.far else None
         if reason is not None:
             raise ProblemError(f"far cannot be combined with {reason}; leave out one of them")
+
+    def _set_sequences(self) -> None:
+        """Replace `varlen` by what it sets."""
+        if self.varlen is None:
+            return
+        part = self.varlen if isinstance(self.varlen, Varlen) else Varlen.parse(self.varlen)
+        assert isinstance(part, Varlen)
+        layout = as_layout(self.layout)
+        sizes = {"q_len": sum(part.q_lengths), "kv_len": sum(part.kv_lengths)}
+        for name, length in sizes.items():
+            if getattr(self, name) not in (type(self).__dataclass_fields__[name].default, length):
+                raise ProblemError(f"varlen has {length} for {name}, and {name} is {getattr(self, name)}; leave it out")
+        mask = parse_mask(self.mask) if isinstance(self.mask, str) else self.mask
+        fields = {**sizes, "mask": mask & part, "layout": Layout(BSHD) if layout.is_dense else layout, "varlen": None}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def _why_no_sequences(self) -> str | None:
+        """What varlen cannot be combined with, in words; None if there is nothing."""
+        return "dropout" if self.dropout else "bias" if self.bias is not None else None
 
     @property
     def _why_not_far(self) -> str | None:
         """What keeps sequences from lying `far` apart, in words; None if nothing does."""
         if self.dropout:
             return "dropout: kernels get another batch"
+        if self.sequences is not None:
+            return f"mask {self.mask}: its sequences are the batch"
         if self.mask.sequences > 1:
             return f"mask {self.mask}, which differs between sequences: kernels get another batch"
         return None if self.layout.is_dense else f"layout {self.layout}: kernels get sequences in layout {DENSE}"
@@ -202,10 +246,11 @@ class Problem(ScoreFields):
         if blocks is not None:
             grid = (self.heads if blocks.by_head else 1, *blocks.array_shape(self.q_len, self.kv_len))
         hidden = () if flashmask is None else (2 * flashmask.spans_per_key, self.kv_len)
-        has_spans = not self.mask.runs.is_band
+        has_spans = not self.mask_within.runs.is_band
+        sequences = 0 if self.sequences is None else self.sequences.sequence_count
         of_terms = tuple(tensor for term in self.terms for tensor in term.inputs(self))
         shapes = tuple(self.shapes.values())
-        return _tensors(shapes, self.dtype, has_spans, grid, hidden, of_terms, self.layout)
+        return _tensors(shapes, self.dtype, has_spans, sequences, grid, hidden, of_terms, self.layout)
 
     @property
     def row_alignment_bytes(self) -> int:
@@ -272,6 +317,7 @@ class Problem(ScoreFields):
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
         fields["layout"] = self.layout.text
+        del fields["varlen"]
         if not self.far:
             del fields["far"]
         if self.v_head_dim is None:
@@ -305,6 +351,7 @@ def _tensors(
     shapes: tuple[Shape, Shape, Shape, Shape],
     dtype: str,
     has_spans: bool,
+    sequences: int,
     grid: tuple[int, ...],
     hidden: tuple[int, ...],
     of_terms: tuple[Tensor, ...],
@@ -318,12 +365,14 @@ def _tensors(
     rows = ("batch", "head", "row", "column")
     ends = (q_shape[0], q_shape[2])
     runs = (FIRST_KEYS, END_KEYS) if has_spans else ()
+    starts = (CU_SEQLENS_Q, CU_SEQLENS_K) if sequences else ()
     placed = layout.placements(dict(zip("QKVO", shapes)))
     return (
         Tensor("Q", q_shape, dtype, INPUT, rows, placed["Q"]),
         Tensor("K", k_shape, dtype, INPUT, rows, placed["K"]),
         Tensor("V", v_shape, dtype, INPUT, rows, placed["V"]),
         *(Tensor(name, ends, "int32", INPUT, ("batch", "row")) for name in runs),
+        *(Tensor(name, (sequences + 1,), "int32", INPUT, ("sequence",)) for name in starts),
         *((Tensor(BLOCKS, grid, "int32", INPUT, ("head", "row of blocks", "block")),) if grid else ()),
         *((Tensor(HIDDEN_ROWS, hidden, "int32", INPUT, ("start or end", "key")),) if hidden else ()),
         *of_terms,

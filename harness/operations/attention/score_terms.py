@@ -131,7 +131,7 @@ class Alibi(ScoreTerm):
 
     @override
     def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice, keys: slice) -> Effect:
-        place = np.arange(rows.start, rows.stop)[:, None] + problem.diagonal
+        place = problem.own_keys(np.arange(rows.start, rows.stop))[:, None]
         distance = np.abs(place - np.arange(keys.start, keys.stop))
         return Penalized(inputs[SLOPES][heads].astype(np.float64)[:, None, None] * distance)
 

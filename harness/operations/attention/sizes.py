@@ -11,6 +11,7 @@ from harness.model.problem import BaseProblem, option, require_extents
 from harness.operations.attention.masks import NO_MASK, Integers, Mask, Visibility, mask_help, parse_mask
 from harness.operations.attention.masks.blocks import Blocks
 from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.masks.visibility import keys_seen_by_rows, spans_of_rows, visible_keys
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number
@@ -127,6 +128,20 @@ class Sizes(BaseProblem):
     def flashmask(self) -> FlashMask | None:
         """The FlashMask; None if the mask has none."""
         return next((part for part in self.mask.parts if isinstance(part, FlashMask)), None)
+
+    @property
+    def sequences(self) -> Varlen | None:
+        """The unpadded sequences; None if the mask has none."""
+        return next((part for part in self.mask.parts if isinstance(part, Varlen)), None)
+
+    @property
+    def mask_within(self) -> Mask:
+        """The mask without `sequences`, which kernels get for the rows and keys of one sequence."""
+        return self.mask.without(Varlen.kind)
+
+    def own_keys(self, rows: Integers) -> Integers:
+        """Return the key on which each of these rows lies."""
+        return rows + self.diagonal if self.sequences is None else self.sequences.own_keys(rows)
 
     @property
     def itemsize_bytes(self) -> int:

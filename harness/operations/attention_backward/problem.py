@@ -33,6 +33,8 @@ class BackwardProblem(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.sequences is not None:
+            raise ProblemError("attention-backward takes no varlen: sequences of one length, or masks of documents")
         if not self.layout.is_dense:
             raise ProblemError(f"attention-backward takes the layout bhsd only; {self.layout} is not")
         if self.v_head_dim is not None:

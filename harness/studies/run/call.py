@@ -13,6 +13,7 @@ from harness.options.command import Command
 from harness.studies.run.command import ArraysRequest, add_options_of_call
 from harness.studies.run.python_arrays import IN_PLACE, given, in_kind_of, layout_of
 from harness.studies.run.run import run_arrays
+from harness.studies.run.unpadded_arrays import CU_SEQLENS, sequences_of, with_batch, without_batch
 from harness.studies.run.user_arrays import gather_arrays
 from harness.support.errors import UsageError
 from harness.text.study_result import RunResult
@@ -28,23 +29,31 @@ def run_call(variant: str | Variant, plugin: Plugins, options: Mapping[str, Any]
         raise UsageError(f"run() needs {', '.join(missing)}: an array for each of {', '.join(names)}")
     arrays = {name: said.pop(name.lower()) for name in names}
     others = {n: said.pop(n.lower()) for n in operation.further_inputs if _is_array(said.get(n.lower()))}
+    starts = {name: said.pop(name) for name in CU_SEQLENS if said.get(name) is not None}
+    sequences = sequences_of(starts) if starts and "layout" in operation.settings else None
     in_place = said.get("layout") == IN_PLACE and "layout" in operation.settings
     if in_place:
         del said["layout"]
 
     def study(request: ArraysRequest) -> RunResult[Comparison]:
+        own = {name: given(name, array) for name, array in arrays.items()}
+        if sequences is not None:
+            totals = {"Q": sum(sequences.q_lengths)}
+            own = {n: with_batch(n, array, totals.get(n, sum(sequences.kv_lengths))) for n, array in own.items()}
         gathered = gather_arrays(
             operation,
-            {name: given(name, array) for name, array in arrays.items()},
+            own,
             request.dtype,
             {name: given(name, array) for name, array in others.items()},
         )
         settings = request.problem.fields(operation.settings)
+        settings |= {} if sequences is None else {"varlen": sequences}
         if in_place:
             settings = {**settings, "layout": layout_of(gathered.inputs, gathered.axes_left_out)}
         shown, outputs = run_arrays(request, gathered, settings)
         first = arrays[names[0]]
-        found = {name: in_kind_of(first, gathered.with_their_axes(output)) for name, output in outputs.items()}
+        axes_of = gathered.with_their_axes if sequences is None else without_batch
+        found = {name: in_kind_of(first, axes_of(output)) for name, output in outputs.items()}
         return RunResult(shown.result, shown.report, shown.passed, outputs=found)
 
     command = Command("run", "", add_options_of_call, ArraysRequest, lambda request: 0, study)

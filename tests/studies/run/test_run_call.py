@@ -124,3 +124,28 @@ def test_wrong_calls_are_one_line():
 def test_numpy_arrays_are_not_copied():
     array = drawn()["q"]
     assert as_numpy("Q", array) is array
+
+
+def test_unpadded_sequences_go_in_as_flash_attn_varlen_func_takes_them():
+    """The answer is that of each sequence alone; a strided view goes in as it lies."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, 2, 16)).astype(np.float32) for n in (7, 9, 9))
+    starts = {"cu_seqlens_q": np.array([0, 5, 5, 7], np.int32), "cu_seqlens_k": np.array([0, 4, 6, 9], np.int64)}
+    found = harness.run("fa2-cupy", q=q, k=k, v=v, causal=True, **starts, **EMULATED)
+    assert found.passed and found.outputs["O"].shape == (7, 2, 16) and found.outputs["lse"].shape == (2, 7)
+    for rows, keys in ((slice(0, 5), slice(0, 4)), (slice(5, 7), slice(6, 9))):
+        alone = harness.run("fa2-cupy", q=q[None, rows].transpose(0, 2, 1, 3), k=k[None, keys].transpose(0, 2, 1, 3),
+                            v=v[None, keys].transpose(0, 2, 1, 3), causal=True, **EMULATED)  # fmt: skip
+        np.testing.assert_allclose(found.outputs["O"][rows], alone.outputs["O"][0].transpose(1, 0, 2), atol=1e-6)
+        np.testing.assert_allclose(found.outputs["lse"][:, rows], alone.outputs["lse"][0], atol=1e-6)
+    packed = np.concatenate([q, q, q], axis=1)
+    views = {name: packed[:, 2 * n : 2 * n + 2] for n, name in enumerate("qkv")}
+    again = harness.run("fa2-cupy", **views, cu_seqlens_q=starts["cu_seqlens_q"], layout="given", **EMULATED)
+    assert again.passed and again.outputs["O"].shape == (7, 2, 16)
+    for wrong, message in (
+        ({"cu_seqlens_q": np.array([0, 5, 6])}, r"Q has shape \(7, 2, 16\); with cu_seqlens it has to be \(6, heads"),
+        ({"cu_seqlens_q": np.array([1, 5, 7])}, "begins with 1"),
+        ({"cu_seqlens_q": np.array([0.0, 7.0])}, "has to be"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            harness.run("fa2-cupy", q=q, k=q, v=q, **wrong, **EMULATED)

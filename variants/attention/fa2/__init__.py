@@ -26,13 +26,13 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import Feature, arguments, has_spans, sink_bytes, term_bytes
+from variants._features import Feature, arguments, has_spans, sequence_extents, sink_bytes, start_bytes, term_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
 from variants._tiles.bias import bias_bytes
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule, schedules
 from variants._tiles.space import P_floats, rows_floats, tile_space
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
 from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, numba_rule, tile_order
@@ -81,7 +81,8 @@ def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
     p = problem
     order = tile_order(p, tile)
     dropout = features.dropout(p, keys=tile.Bc)
-    return features.limits(p), order, features.scores(p), features.sink(p), dropout, features.layout(p)
+    of_scores = features.scores(p), features.sink(p), dropout
+    return features.limits(p), order, *of_scores, features.sequences(p), features.layout(p)
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
@@ -112,6 +113,7 @@ TAKES = (
     *features.ALL_SCORE_FEATURES,
     features.DROPOUT_FEATURE,
     features.LAYOUT_FEATURE,
+    features.VARLEN_FEATURE,
     features.V_WIDTH_FEATURE,
 )
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
@@ -124,7 +126,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     visits = Visits(Schedule(p, tile))
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(features.factor(p)))
     args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
-    owners = grid_across(p, blocks(p.q_len, tile.Br))
+    owners = grid_across(p, blocks(sequence_extents(p)[1], tile.Br))
     launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p.head_dim, tile, p.v_width) * FLOAT32_BYTES)
     return Plan(
         launches=(*visits.launches(listing), launch),
@@ -134,8 +136,19 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    p = problem
-    schedule, copy, copy_of_V = Schedule(p, tile or tile_of(p)), tile_copy(p), tile_copy(p, p.v_width)
+    p, tile = problem, tile or tile_of(problem)
+    own = [_claim_of(schedule) for schedule in schedules(p, tile)]
+    sequences, rows = sequence_extents(p)
+    with_rows = p.heads * sum(len(schedule.first_rows) for schedule in schedules(p, tile))
+    starts = start_bytes(p, WARPS, p.heads * sequences * blocks(rows, tile.Br), with_rows)
+    read_bytes, write_bytes = (sum(each) for each in zip(*own))
+    return Traffic(read_bytes=read_bytes + starts, write_bytes=write_bytes)
+
+
+def _claim_of(schedule: Schedule) -> tuple[int, int]:
+    """Bytes read and written by the blocks of a schedule, without where sequences begin."""
+    p = schedule.problem
+    copy, copy_of_V = tile_copy(p), tile_copy(p, p.v_width)
     o_bytes, q_bytes = schedule.row_bytes("O").sum(), schedule.row_bytes("Q", copy).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     visits = Visits(schedule)
@@ -143,7 +156,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     readers = WARPS * schedule.owners
     score_bytes = term_bytes(p, readers) + bias_bytes(visits) + sink_bytes(p, readers)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
-    return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
+    return int(read_bytes), int(o_bytes + lse_bytes) + listed_bytes
 
 
 def shared_floats(head_dim: int, tile: Tile, v_width: int | None = None) -> int:
@@ -168,7 +181,7 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
-    return unsupported(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
+    return unsupported(problem) or beyond_y(q_len=(sequence_extents(problem)[1], tile_of(problem).Br))
 
 
 def register(registry: Registry) -> None:

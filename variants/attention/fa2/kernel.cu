@@ -1,7 +1,7 @@
 // FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's. Functions that load,
 // multiply and reduce are in _tiles/tiles.cuh, copies.cuh and strided_tiles.cuh. The plan (host code, __init__.py) chooses the
 // sizes D, DV, BR, BC and BLOCKS_PER_SM, and the types in _features/: stored (elements in memory), Limits, TileOrder, Scores,
-// Sink, Dropout and Layout. The Numba twin is numba_kernel.py.
+// Sink, Dropout, Sequences and Layout. The Numba twin is numba_kernel.py.
 
 // Start copying K_j or V_j, rows of WIDTH elements whose keys begin at first_key; rows of the tile after the last key become
 // zeros.
@@ -14,7 +14,7 @@ __device__ __forceinline__ void copy_keys(float *tile, Rows head, int first_key,
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, Limits limits, TileOrder order, Scores scores,
-    Sink sink, Dropout dropout, Layout layout)
+    Sink sink, Dropout dropout, Sequences sequences, Layout layout)
 {
     // Tiles on chip: Q of BR x LD elements and later O of BR x LDV, K of BC x LD, V of BC x LDV, P of P_ROWS x LP, with room for
     // rows and keys beyond the edge.
@@ -26,18 +26,22 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
 
     // Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of all
     // heads start first, since they see most keys under a causal mask. `group` heads share K and V. A dense layout finds rows
-    // by their number, a strided one by batch, head and row.
-    const unsigned batch = blockIdx.z, head = blockIdx.x;
-    const int i_block = gridDim.y - 1 - blockIdx.y, first_row = i_block * BR, rows = min(BR, q_len - first_row);
+    // by their number, a strided one by batch, head and row. Rows and keys are counted from the beginning of the sequence.
+    const unsigned head = blockIdx.x;
+    const int i_block = gridDim.y - 1 - blockIdx.y, first_row = i_block * BR;
+    const auto own = sequences.at(blockIdx.z, first_row, q_len, kv_len);
+    if (!own.has_rows()) return;
+    const unsigned batch = own.batch;
+    const int rows = min(BR, own.q_len - first_row);
     const RowBlock block = {(int)batch, (int)head, i_block, (int)gridDim.y, first_row, rows};
     const size_t kv_head = (size_t)batch * (gridDim.x / group) + head / group;
-    const size_t first_global_row = ((size_t)batch * gridDim.x + head) * q_len + first_row;
-    const auto K_head = layout.K_rows(K, kv_head * kv_len, batch, head / group, 0);
-    const auto V_head = layout.V_rows(V, kv_head * kv_len, batch, head / group, 0);
+    const size_t first_global_row = ((size_t)batch * gridDim.x + head) * q_len + own.row(first_row);
+    const auto K_head = layout.K_rows(K, kv_head * kv_len + own.key(0), batch, head / group, own.key(0));
+    const auto V_head = layout.V_rows(V, kv_head * kv_len + own.key(0), batch, head / group, own.key(0));
 
     // Line 4: load Q_i.
-    copy_tile<BR>(Q_tile, layout.Q_rows(Q, first_global_row, batch, head, first_row), rows);
-    const auto score = scores.of_head(head, q_len, kv_len);
+    copy_tile<BR>(Q_tile, layout.Q_rows(Q, first_global_row, batch, head, own.row(first_row)), rows);
+    const auto score = scores.of_head(head, own.q_len, own.kv_len);
     const auto drawn = dropout.of_head(head, batch);
 
     // Line 5: O_i = 0, l_i = 0, m_i = -inf, in registers. A thread has TM rows; the TX threads that share a row have the same m
@@ -56,19 +60,19 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     // while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j. (Only float32 is copied in the background; 16-bit
     // elements are widened on the way.) A row sees a key if `seen`, a run of keys, contains it and, where the tiles are listed,
     // `pairs` does too; seen_here is both, counted from the tile's first key.
-    const auto seen = limits.of_block<BR>(block, q_len, kv_len);
-    const auto tiles = order.of_block(block, seen.first_key, seen.end_key, q_len, kv_len);
+    const auto seen = limits.of_block<BR>(block, own.q_len, own.kv_len);
+    const auto tiles = order.of_block(block, seen.first_key, seen.end_key, own.q_len, own.kv_len);
     auto next = tiles.first();
-    if (next.exists()) copy_keys<D>(K_tile, K_head, next.first_key, kv_len);
+    if (next.exists()) copy_keys<D>(K_tile, K_head, next.first_key, own.kv_len);
     while (next.exists()) {
         const auto tile = next;
         next = tiles.after(tile);
-        const int first_key = tile.first_key, keys = min(BC, kv_len - first_key);
+        const int first_key = tile.first_key, keys = min(BC, own.kv_len - first_key);
 
         // Line 7: load V_j. After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1), P or old pairs any more.
         wait_for_copies();
         __syncthreads();
-        copy_keys<DV>(V_tile, V_head, first_key, kv_len);
+        copy_keys<DV>(V_tile, V_head, first_key, own.kv_len);
         const auto pairs = tiles.pairs<THREADS>(tile, keys);  // of listed tiles, after a barrier; else nothing
 
         // Line 8: S = tau Q_i K_j^T (the paper leaves tau out), changed by score terms, and -inf where the row does not see
@@ -102,7 +106,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         // Line 7 for the next tile: load K_(j+1). V_j has arrived, P is complete, and no thread reads K_j any more.
         wait_for_copies();
         __syncthreads();
-        if (next.exists()) copy_keys<D>(K_tile, K_head, next.first_key, kv_len);
+        if (next.exists()) copy_keys<D>(K_tile, K_head, next.first_key, own.kv_len);
 
         // Line 10, second half: O_i = O_i + P V_j. Keys that a row does not see are left out: V may be NaN there.
         add_P_V(O_acc, P_tile, V_tile, keys, seen_here);
@@ -129,7 +133,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     __syncthreads();
 
     // Line 14: write O_i.
-    store_tile<DV>(layout.O_rows(O, first_global_row, batch, head, first_row), O_tile, rows);
+    store_tile<DV>(layout.O_rows(O, first_global_row, batch, head, own.row(first_row)), O_tile, rows);
 
     // Lines 13 and 15: L_i = m_i + log(l_i), which is -inf, or the sink, if the row sees nothing; write it.
     static_assert(BR <= THREADS, "each row has a thread");

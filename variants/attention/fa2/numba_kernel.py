@@ -11,7 +11,7 @@ from numba import cuda, float32, int32
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
 from variants._tiles.numba_copies import wait_for_copies
-from variants._tiles.numba_grids import kv_head_across, rows_across
+from variants._tiles.numba_grids import kv_head_across, rows_of_sequence_across
 from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_strided_tiles import layout_copies, layout_copy_tile
 from variants._tiles.numba_tiles import THREADS, exp_below, numba_tiles, row_sum, thread_column, thread_index
@@ -44,9 +44,12 @@ def fa2_kernel(
     logit, SINK_WEIGHT = features.sink.logit, features.sink.WEIGHT
     dropout_of_head, kept_of, or_zero, factor = dropout_.of_head, dropout_.kept, dropout_.or_zero, dropout_.factor
 
+    _, has_rows, row_in_Q, key_in_K, *_ = features.sequences
+    rows_across = rows_of_sequence_across(BR, features.sequences)
+
     # Of `layout` there is nothing to ask: arrays know their strides.
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
-    def fa2(Q, K, V, O, lse, q_len, kv_len, group, tau, limits, order, scores, sink, dropout, layout):
+    def fa2(Q, K, V, O, lse, q_len, kv_len, group, tau, limits, order, scores, sink, dropout, sequences, layout):
         Q_tile, K_tile, V_tile, P_tile = Q_place(), K_place(), V_place(), P_place()
         S = cuda.local.array((TM, TN), float32)
         O_acc = cuda.local.array((TM, TD), float32)
@@ -56,41 +59,41 @@ def fa2_kernel(
 
         # Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of
         # all heads start first, since they see most keys under a causal mask. `group` heads share K and V.
-        block = rows_across(BR, q_len)
-        batch, head, first_row, rows = block.batch, block.head, block.first_row, block.rows
+        # Rows and keys are counted from the beginning of the sequence.
+        own, block = rows_across(sequences, q_len, kv_len)
+        if not has_rows(own):
+            return
+        batch, head, first_row, rows = own.batch, block.head, block.first_row, block.rows
         kv_head = kv_head_across(group)
         Q_head, K_head, V_head = Q[batch, head], K[batch, kv_head], V[batch, kv_head]
 
         # Line 4: load Q_i.
-        copy_rows(Q_tile, Q_head, first_row, rows)
-        score = score_of_head(scores, head, q_len, kv_len)
+        copy_rows(Q_tile, Q_head, row_in_Q(own, first_row), rows)
+        score = score_of_head(scores, head, own.q_len, own.kv_len)
         drawn = dropout_of_head(dropout, head, batch)
 
         # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
         first_m = logit(sink, head)
         for i in range(TM):
-            l[i] = SINK_WEIGHT
-            m[i] = first_m
+            l[i], m[i] = SINK_WEIGHT, first_m
             for j in range(TD):
                 O_acc[i, j] = 0
 
         # Line 6: for all K_j, V_j with a key that some row sees. Line 7, first tile: load K_j. After that, K_(j+1) is
         # copied while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j.
-        seen = limits_of_block(limits, block, q_len, kv_len)
-        tiles = tiles_of_block(order, block, seen.first_key, seen.end_key, q_len, kv_len)
+        seen = limits_of_block(limits, block, own.q_len, own.kv_len)
+        tiles = tiles_of_block(order, block, seen.first_key, seen.end_key, own.q_len, own.kv_len)
         next = first_tile(tiles)
         if exists(next):
-            copy_K(K_tile, K_head, next.first_key, min(BC, kv_len - next.first_key))
+            copy_K(K_tile, K_head, key_in_K(own, next.first_key), min(BC, own.kv_len - next.first_key))
         while exists(next):
-            tile = next
-            next = tile_after(tiles, tile)
-            first_key = tile.first_key
-            keys = min(BC, kv_len - first_key)
+            tile, next = next, tile_after(tiles, next)
+            first_key, keys = tile.first_key, min(BC, own.kv_len - tile.first_key)
 
             # Line 7: load V_j. After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more.
             wait_for_copies()
             cuda.syncthreads()
-            copy_V(V_tile, V_head, first_key, keys)
+            copy_V(V_tile, V_head, key_in_K(own, first_key), keys)
             pairs = pairs_of(tiles, tile, keys)
 
             # Line 8: S = tau Q_i K_j^T.
@@ -118,7 +121,7 @@ def fa2_kernel(
             wait_for_copies()
             cuda.syncthreads()
             if exists(next):
-                copy_K(K_tile, K_head, next.first_key, min(BC, kv_len - next.first_key))
+                copy_K(K_tile, K_head, key_in_K(own, next.first_key), min(BC, own.kv_len - next.first_key))
 
             # Line 10, second half: O_i = O_i + P V_j.
             add_P_V(O_acc, P_tile, V_tile, keys, seen_here)
@@ -126,8 +129,7 @@ def fa2_kernel(
         # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that sees nothing has l = 0: its O stays 0.
         wait_for_copies()
         cuda.syncthreads()
-        O_tile, statistics = O_place(), statistics_place()
-        l_tile, m_tile = statistics[0], statistics[1]
+        O_tile, l_tile, m_tile = O_place(), statistics_place()[0], statistics_place()[1]
         for i in range(TM):
             inverse = float32(0) if l[i] == 0 else factor(dropout) / l[i]
             for j in range(TD):
@@ -139,11 +141,11 @@ def fa2_kernel(
         cuda.syncthreads()
 
         # Line 14: write O_i.
-        store_tile(O[batch, head], first_row, O_tile, rows)
+        store_tile(O[batch, head], row_in_Q(own, first_row), O_tile, rows)
 
         # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf if the row sees nothing; write it.
         t = thread_index()
         if t < rows:
-            lse[batch, head, first_row + t] = m_tile[t] + math.log(l_tile[t])
+            lse[batch, head, row_in_Q(own, first_row) + t] = m_tile[t] + math.log(l_tile[t])
 
     return fa2

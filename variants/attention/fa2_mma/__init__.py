@@ -32,12 +32,25 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import Feature, arguments, band, declarations, has_spans, sink_bytes, stored, term_bytes
+from variants._features import (
+    Feature,
+    arguments,
+    band,
+    declarations,
+    has_spans,
+    has_varlen,
+    sequence_extents,
+    sink_bytes,
+    start_bytes,
+    stored,
+    term_bytes,
+)
 from variants._mma import LOG2_E, MmaTile, mma_tile_space, tile_copy, unsupported_on_tensor_cores
-from variants._tiles.grids import beyond_y, grid_side_by_side
+from variants._tiles import blocks
+from variants._tiles.grids import beyond_y, grid_across, grid_side_by_side
 from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering, row_order
 from variants._tiles.registration import Kernels, register_languages
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule, schedules
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
 from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
 from variants.attention.fa2_mma.registers import ROOMY_PART, computed_again, forms, kept_registers
@@ -70,10 +83,10 @@ def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
 def tile_of(problem: Problem) -> MmaTile:
     """What the problem is computed with unless another tile is asked for.
 
-    Where a thread keeps more than S, O and Q take, the usual tile would spill: what rows see, or what scores become,
-    see `ROOMY_PART`; what is noted of a tile (blocks of a mask are mostly whole numbers of the smaller tiles besides),
-    or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
-    the most that leave room for that. See also registers.py.
+    Where a thread keeps more than S, O and Q take, the usual tile would spill: what rows see, where their sequence
+    begins, or what scores become, see `ROOMY_PART`; what is noted of a tile (blocks of a mask are mostly whole numbers
+    of the smaller tiles besides), or all that scores may become, beside wide rows. Which weights drop out is drawn for
+    32 keys at a time, and 64 are the most that leave room for that. See also registers.py.
     """
     has_all_scores = problem.score_features == features.SCORE_FEATURES
     width, changed = longest_row(problem), set(problem.score_features) - {"sinks"}
@@ -83,7 +96,8 @@ def tile_of(problem: Problem) -> MmaTile:
         return tile
     if problem.dropout:
         return replace(tile, Bc=64)
-    return _roomy(tile, width) if has_spans(problem) or changed or problem.v_width > problem.head_dim else tile
+    grows = has_spans(problem) or has_varlen(problem) or problem.v_width > problem.head_dim
+    return _roomy(tile, width) if grows or changed else tile
 
 
 def _is_crowded_by_notes(problem: Problem) -> bool:
@@ -116,7 +130,8 @@ def features_of(problem: Problem, tile: MmaTile) -> tuple[Feature, ...]:
     p = problem
     limits, orders = features.limits(p), (row_order(p, tile), tile_order(p, tile))
     scores = features.scores(p, unit_of(p))
-    return limits, *orders, scores, features.sink(p), features.dropout(p, keys=tile.Bc), features.layout(p)
+    of_scores = scores, features.sink(p), features.dropout(p, keys=tile.Bc)
+    return limits, *orders, *of_scores, features.sequences(p), features.layout(p)
 
 
 def unit_of(problem: Problem) -> float:
@@ -129,8 +144,9 @@ def ends_at_once(problem: Problem) -> bool:
 
     Under a window. Where scores change, or weights drop out, there are no registers for it.
     """
-    is_window = problem.mask.is_band and bool(max(band(problem)) < problem.q_len + problem.kv_len)
-    return is_window and not set(problem.compiled_features) - {"sinks", features.V_WIDTH_FEATURE}
+    is_window = problem.mask_within.is_band and bool(max(band(problem)) < problem.q_len + problem.kv_len)
+    more = set(problem.compiled_features) - {"sinks", features.V_WIDTH_FEATURE}
+    return is_window and not more
 
 
 def visits_type(problem: Problem) -> str:
@@ -165,9 +181,8 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
 
     p, chosen = problem, features.in_numba(problem, tile.Br, tile.Bc, threads=32 * tile.warps)
     terms = tuple(term.field for term in p.score_terms)
-    kernel = fa2_mma_kernel(
-        p.head_dim, p.v_width, tile, p.dtype, has_spans(p), terms, chosen, features.rows_aligned_to(p)
-    )
+    aligned = features.rows_aligned_to(p)
+    kernel = fa2_mma_kernel(p.head_dim, p.v_width, tile, p.dtype, has_spans(p), terms, chosen, aligned)
     return (kernel, *numba_ordering(p, tile))
 
 
@@ -176,6 +191,7 @@ TAKES = (
     *features.SCORE_FEATURES,
     features.DROPOUT_FEATURE,
     features.LAYOUT_FEATURE,
+    features.VARLEN_FEATURE,
     features.V_WIDTH_FEATURE,
 )
 LANGUAGES = {
@@ -190,7 +206,7 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
     """One launch, behind that which lists tiles, or puts blocks in order; `tile` is `tile_of(problem)` unless given."""
     p, tile = problem, tile or tile_of(problem)
     fa2_mma, *ahead = kernels(p, tile)
-    schedule = Schedule(p, tile)
+    schedule = Schedule(p, tile)  # if sequences are unpadded, only what follows from the mask is asked of it
     visits, order = Visits(schedule), LongestFirst(schedule)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     # Under a cap it is the cap that has log2 e in it.
@@ -199,7 +215,10 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.heads), np.int32(p.group), tau2, sign)
     kv_bytes = tile.Bc * (p.head_dim + p.v_width) * p.itemsize_bytes // p.group  # which a group of heads shares
     # What rows see is read by the sequence, which is the grid's z then.
-    grid = grid_side_by_side(p, p.heads, visits.counts, kv_bytes, by_sequence=has_spans(p), reach=schedule.visits)
+    if has_varlen(p):
+        grid = grid_across(p, blocks(sequence_extents(p)[1], tile.Br))
+    else:
+        grid = grid_side_by_side(p, p.heads, visits.counts, kv_bytes, by_sequence=has_spans(p), reach=schedule.visits)
     args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
     launch = Launch(fa2_mma, grid, (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim, p.v_width))
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers, *order.buffers)
@@ -209,10 +228,19 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
 
 def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    p = problem
-    tile, aligned = tile or tile_of(p), features.rows_aligned_to(p)
+    p, tile = problem, tile or tile_of(problem)
+    own = schedules(p, tile)
+    read_bytes, write_bytes = (sum(each) for each in zip(*(_claim_of(schedule, tile) for schedule in own)))
+    sequences, rows = sequence_extents(p)
+    with_rows = p.heads * sum(len(schedule.first_rows) for schedule in own)
+    starts = start_bytes(p, tile.warps, p.heads * sequences * blocks(rows, tile.Br), with_rows)
+    return Traffic(read_bytes=read_bytes + starts, write_bytes=write_bytes)
+
+
+def _claim_of(schedule: Schedule, tile: MmaTile) -> tuple[int, int]:
+    """Bytes read and written by the blocks of a schedule, without where sequences begin."""
+    p, aligned = schedule.problem, features.rows_aligned_to(schedule.problem)
     copy, copy_of_V = (tile_copy(width, aligned) for width in (p.head_dim, p.v_width))
-    schedule = Schedule(p, tile)
     q_bytes = schedule.row_bytes("Q", copy).sum()
     o_bytes = schedule.row_bytes("O", elements_per_lane=copy_of_V.elements_per_lane).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
@@ -223,9 +251,7 @@ def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + order_read
     warps = schedule.owners * tile.warps
     score_bytes = term_bytes(p, warps) + sink_bytes(p, warps)
-    return Traffic(
-        read_bytes=int(read_bytes) + score_bytes, write_bytes=int(o_bytes + lse_bytes) + listed_bytes + order_written
-    )
+    return int(read_bytes) + score_bytes, int(o_bytes + lse_bytes) + listed_bytes + order_written
 
 
 def tiles(problem: Problem, tile_of: TileOf = tile_of) -> list[dict[str, int]]:
@@ -241,7 +267,7 @@ def tiles(problem: Problem, tile_of: TileOf = tile_of) -> list[dict[str, int]]:
 
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
-    return unsupported_on_tensor_cores(problem) or beyond_y(q_len=(problem.q_len, tile_of(problem).Br))
+    return unsupported_on_tensor_cores(problem) or beyond_y(q_len=(sequence_extents(problem)[1], tile_of(problem).Br))
 
 
 @cache

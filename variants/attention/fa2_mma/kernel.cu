@@ -1,8 +1,8 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // Tiles and instructions are in _mma/tiles.cuh and mma.cuh; what a warp has in registers is in registers.cuh, which keys its
 // rows see in seen.cuh, scores in scoring.cuh, the products in products.cuh and the end in output.cuh. The plan chooses
-// types: Limits, TileOrder, RowOrder, Scores, Sink, Dropout and Layout are in _features/, Visits in visits.cuh, and Again and
-// Forms in registers.cuh. The Numba twin is numba_kernel.py.
+// types: Limits, TileOrder, RowOrder, Scores, Sink, Dropout, Sequences and Layout are in _features/, Visits in visits.cuh, and
+// Again and Forms in registers.cuh. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), BR and BC (rows and keys per tile), WARPS,
 // STAGES (tiles of K and V on chip), BLOCKS_PER_SM, and KEPT_REGISTERS of registers.cuh.
@@ -86,7 +86,7 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, unsigned heads, unsigned group, float tau, int sign, Limits limits,
-    RowOrder row_order, TileOrder tile_order, Scores scores, Sink sink, Dropout dropout, Layout layout)
+    RowOrder row_order, TileOrder tile_order, Scores scores, Sink sink, Dropout dropout, Sequences sequences, Layout layout)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const KV_tiles = Q_tile + Q_BYTES;  // K_j, V_j of one stage, then of the next
@@ -94,11 +94,14 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     // Line 3: the block owns Q_i and O_i of one head. The grid is (heads side by side, blocks of a head, groups of so many
     // heads), see _tiles/grids.py. Heads are counted through the batch; `group` of them share K and V.
     const unsigned head_index = blockIdx.z * gridDim.x + blockIdx.x;
-    const int batch = head_index / heads, head = head_index % heads;
-    const int i_block = row_order.block(blockIdx.y, gridDim.y, batch, head), first_row = i_block * BR;
-    const RowBlock block = {batch, head, i_block, (int)gridDim.y, first_row, min(BR, q_len - first_row)};
-    const size_t first_stat = (size_t)head_index * q_len + first_row;
-    const unsigned kv_head = head_index / group;
+    const int head = head_index % heads;
+    const int i_block = row_order.block(blockIdx.y, gridDim.y, head_index / heads, head), first_row = i_block * BR;
+    const auto sequence = sequences.at(head_index / heads, first_row, q_len, kv_len);  // rows and keys count from its beginning
+    if (!sequence.has_rows()) return;
+    const int batch = sequence.batch;
+    const RowBlock block = {batch, head, i_block, (int)gridDim.y, first_row, min(BR, sequence.q_len - first_row)};
+    const size_t first_stat = (size_t)sequence.number(head_index, head) * q_len + sequence.row(first_row);
+    const unsigned kv_head = sequence.number(head_index, head) / group;
 
     // Columns beyond D, or DV, belong to the last step of a product: zeros, once and for all.
     if constexpr (D % 16 != 0 || DV % 16 != 0) {
@@ -107,21 +110,21 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Line 4: load Q_i.
-    copy_tile<BR>(Q_tile, layout.Q_rows(Q, first_stat, batch, head, first_row), block.rows);
+    copy_tile<BR>(Q_tile, layout.Q_rows(Q, first_stat, batch, head, sequence.row(first_row)), block.rows);
     commit_copies();
 
     // Line 6: for all K_j, V_j with a key that some row sees. Line 7: load them, STAGES - 1 ahead of their use.
-    const auto seen = limits.of_block<BR>(block, q_len, kv_len);
-    const auto tiles = tile_order.of_block(block, seen.first_key, seen.end_key, q_len, kv_len);
-    Visits visits(block, seen, tiles, q_len, kv_len);
+    const auto seen = limits.of_block<BR>(block, sequence.q_len, sequence.kv_len);
+    const auto tiles = tile_order.of_block(block, seen.first_key, seen.end_key, sequence.q_len, sequence.kv_len);
+    Visits visits(block, seen, tiles, sequence.q_len, sequence.kv_len);
     const auto copy_keys = [&](int n, int further) {
         if (visits.is_copied(n)) {
             const int j = visits.coming(n, further);
             unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * KV_BYTES;
-            const size_t first = (size_t)anew<Again::keys>(kv_head) * kv_len + (size_t)j * BC;
-            copy_tile<BC, Again::copies>(K_tile, layout.K_rows(K, first, batch, head / group, j * BC), kv_len - j * BC);
-            copy_tile<BC, Again::copies, DV>(K_tile + K_BYTES, layout.V_rows(V, first, batch, head / group, j * BC),
-                                             kv_len - j * BC);
+            const size_t first = (size_t)anew<Again::keys>(kv_head) * kv_len + (size_t)j * BC + sequence.key(0);
+            const int from = sequence.key(j * BC), keys = sequence.kv_len - j * BC;
+            copy_tile<BC, Again::copies>(K_tile, layout.K_rows(K, first, batch, head / group, from), keys);
+            copy_tile<BC, Again::copies, DV>(K_tile + K_BYTES, layout.V_rows(V, first, batch, head / group, from), keys);
         }
         commit_copies();
     };
@@ -139,7 +142,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     Rows own;
     clear(own);
 
-    const auto scoring = scoring_of_head(scores, tau, head, q_len, kv_len);
+    const auto scoring = scoring_of_head(scores, tau, head, sequence.q_len, sequence.kv_len);
     const auto drawn = dropout.of_head(head, batch);
 #pragma unroll 1
     for (int n = visits.first; visits.exists(n); n += Visits::NEXT) {
@@ -150,16 +153,17 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 
         // Some row of the warp sees the keys from its first row's first to its last row's end.
         const auto run = anew(seen.run);
-        const int warp_row = first_row_of_warp(anew<Again::rows>(first_row)), warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
+        const int warp_row = first_row_of_warp(anew<Again::rows>(first_row));
+        const int warps_last = min(warp_row + WARP_ROWS, sequence.q_len) - 1;
         const int warps_first_key = run.first(warp_row), warps_end_key = run.end(warps_last);
         visits.meet_ends(n, warps_end_key);
         const auto tile = visits.take(n);
-        const int first_key = tile.first_key, keys = kv_len - first_key;
+        const int first_key = tile.first_key, keys = sequence.kv_len - first_key;
         unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * KV_BYTES, *const V_tile = K_tile + K_BYTES;
 
         const auto pairs = visits.pairs(tile, keys);
         const auto seen_here = seen_of_tile(run, pairs, first_key, warp_row, warps_last - first_row);
-        const auto scoring_here = scoring.of_tile(warp_row, first_key, warp_row - q_len + keys);
+        const auto scoring_here = scoring.of_tile(warp_row, first_key, warp_row - sequence.q_len + keys);
         if (first_key < warps_end_key && first_key + BC > warps_first_key) {
             const bool masked = !seen_here.all_see_all() || !scoring_here.splits();
             if (Forms::one_body) {
@@ -173,8 +177,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Lines 12 to 15, where Q_i was: a warp's rows where its rows of Q_i were, which it alone reads, if they are as long.
-    const size_t first = (size_t)head_index * q_len + anew<Again::output>(first_row);
-    const auto O_from = [&](int row) { return layout.O_rows(O, first + row, batch, head, first_row + row); };
-    write_rows<Sink, Forms::warps_write>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(),
-                                         sink.logit(head));
+    const size_t first = (size_t)sequence.number(head_index, head) * q_len + sequence.row(anew<Again::output>(first_row));
+    const auto O_from = [&](int row) { return layout.O_rows(O, first + row, batch, head, sequence.row(first_row) + row); };
+    write_rows<Sink, Forms::warps_write>(O_from, lse, first, min(BR, sequence.q_len - anew(first_row)), own, Q_tile,
+                                         dropout.factor(), sink.logit(head));
 }

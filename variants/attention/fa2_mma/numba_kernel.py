@@ -73,7 +73,7 @@ def fa2_mma_kernel(
     `spans`: its limits are arrays; `terms`: features of scores that it computes; `aligned` as of `layout_tiles`.
     """
     D, DV, BR, BC, WARPS, STAGES = head_dim, v_width, tile.Br, tile.Bc, tile.warps, tile.stages
-    tiles, tiles_of_V = (layout_tiles(width, WARPS, dtype, aligned) for width in (D, DV))
+    tiles, tiles_of_V = (layout_tiles(width, WARPS, dtype, aligned, features.varlen) for width in (D, DV))
     THREADS, ROW_BYTES, V_ROW_BYTES = tiles.THREADS, tiles.ROW_BYTES, tiles_of_V.ROW_BYTES
     copy_tile, lane_in_A, rows_of, stride_of = tiles.copy_tile, tiles.lane_in_A, tiles.rows_of, tiles.stride_of
     copy_V_tile, store_O_tile = tiles_of_V.copy_tile, tiles_of_V.store_tile
@@ -99,6 +99,7 @@ def fa2_mma_kernel(
     first_seen, end_seen, keep_limits, place_of = seen.first_seen, seen.end_seen, seen.keep_limits, seen.place_of
     row_block, mma = seen.row_block, numba_mma(dtype)
     packed, unpacked = mma.packed, mma.unpacked
+    sequence_at, has_rows, row_in_Q, key_in_K, number_of, entry_of = features.sequences
     wait_for_Q, wait_for_oldest, wait_for_all = (wait_for_copies(n) for n in (STAGES - 1, STAGES - 2, 0))
 
     # K_j and V_j of the tile that begins at `first_key` -> a stage, if the block's rows see any of it.
@@ -125,27 +126,9 @@ def fa2_mma_kernel(
     # rows see, from `keys` to `after`, and at `poisoned`, whether V holds NaN or infinity.
     @cuda.jit(device=True, forceinline=True)
     def visit_tile(
-        O,
-        m,
-        l,
-        Q_kept,
-        Q_lane,
-        K_tile,
-        V_tile,
-        tau2,
-        scoring,
-        own_key,
-        masked,
-        keys,
-        place,
-        before,
-        after,
-        poisoned,
-        draw,
-        warp_row,
-        first_key,
-        heads,
-    ):
+        O, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, scoring, own_key, masked,
+        keys, place, before, after, poisoned, draw, warp_row, first_key, heads,
+    ):  # fmt: skip
         marks = cuda.local.array(MARKS, uint32)
         S = cuda.local.array((TM, TN, 4), float32)
         P = cuda.local.array((TK, TM, 4), uint32)
@@ -165,7 +148,7 @@ def fa2_mma_kernel(
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(
         Q, K, V, O, lse, q_len, kv_len, heads, group, tau2, sign, limits, row_order, tile_order, scores, sink, dropout,
-        layout,
+        sequences, layout,
     ):  # fmt: skip
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + Q_BYTES)  # K_j, V_j of one stage, then of the next
@@ -173,11 +156,16 @@ def fa2_mma_kernel(
 
         # Line 3: the block owns Q_i and O_i of one head.
         first_row = int32(row_block(row_order) * BR)
-        rows = int32(min(BR, q_len - first_row))
-        first = uint64(head_index_across()) * uint64(q_len) + uint64(first_row)
-        first_key_of_head = uint64(head_index_across() // uint32(group)) * uint64(kv_len)
-        K_head = rows_of(K, first_key_of_head * uint64(D * STORED_BYTES), heads, group, 0)
-        V_head = rows_of(V, first_key_of_head * uint64(DV * STORED_BYTES), heads, group, 0)
+        own = sequence_at(sequences, entry_of_head(heads), first_row, q_len, kv_len)
+        if not has_rows(own):
+            return
+        rows = int32(min(BR, own.q_len - first_row))
+        head_number = number_of(own, head_index_across(), head_of_entry(heads))
+        first = uint64(head_number) * uint64(q_len) + uint64(row_in_Q(own, first_row))
+        first_key_of_head = uint64(head_number // uint32(group)) * uint64(kv_len) + uint64(key_in_K(own, 0))
+        K_head = rows_of(K, first_key_of_head * uint64(D * STORED_BYTES), heads, group, key_in_K(own, 0))
+        V_head = rows_of(V, first_key_of_head * uint64(DV * STORED_BYTES), heads, group, key_in_K(own, 0))
+        q_len, kv_len = own.q_len, own.kv_len
         K_stride, V_stride = stride_of(K), stride_of_V(V)
 
         # Columns beyond D, or DV, belong to the last step of a product: zeros, once and for all.
@@ -197,7 +185,7 @@ def fa2_mma_kernel(
         scoring = scoring_of_head(scores, head_of_entry(heads), q_len, kv_len)
 
         # Line 4: load Q_i.
-        Q_rows = rows_of(Q, first * uint64(D * STORED_BYTES), heads, 1, first_row)
+        Q_rows = rows_of(Q, first * uint64(D * STORED_BYTES), heads, 1, row_in_Q(own, first_row))
         copy_tile(Q_tile, BR, Q_rows, stride_of(Q), rows)
         commit_copies()
         for j in range(STAGES - 1):
@@ -290,10 +278,10 @@ def fa2_mma_kernel(
         cuda.syncthreads()
 
         # Lines 14 and 15: write O_i and L_i.
-        O_rows = rows_of(O, first * uint64(DV * STORED_BYTES), heads, 1, first_row)
+        O_rows = rows_of(O, first * uint64(DV * STORED_BYTES), heads, 1, row_in_Q(own, first_row))
         store_O_tile(O_rows, stride_of_V(O), Q_tile, rows)
         if thread < rows:
             L = libdevice.int_as_float(int32(load_word(KV_tiles + thread * 4)))
-            lse[entry_of_head(heads), head_of_entry(heads), first_row + thread] = L
+            lse[entry_of(own, entry_of_head(heads)), head_of_entry(heads), row_in_Q(own, first_row) + thread] = L
 
     return fa2_mma

@@ -30,9 +30,12 @@ from variants._features import (
     LAYOUT_FEATURE,
     SCORE_FEATURES,
     SPAN_FEATURES,
+    VARLEN_FEATURE,
     Feature,
     arguments,
     has_spans,
+    has_varlen,
+    sequence_extents,
     sink_bytes,
     term_bytes,
 )
@@ -47,6 +50,7 @@ from variants._hopper import (
     packed_heads,
     packed_tensor_map,
     scores,
+    sequences,
     tensor_bytes,
     tensor_map,
     turns,
@@ -64,6 +68,7 @@ from variants._tiles.sectors import SECTOR_BYTES, Integers
 from variants._tiles.visits import FEATURES as NO_RUNS
 from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
 from variants.attention.fa3.tile import default_tile, head_tile, tiles_of_rows
+from variants.attention.fa3.unpadded import claim_of_sequences
 
 FOLDER = "attention/fa3"
 NUMERICS = Numerics(
@@ -74,7 +79,8 @@ NUMERICS = Numerics(
 
 def features_of(problem: Problem, tile: WarpgroupTile) -> tuple[Feature, ...]:
     """The kernel's features, in the order of its parameters."""
-    return limits(problem), tile_order(problem, tile), scores(problem), features.sink(problem)
+    order, sink = tile_order(problem, tile), features.sink(problem)
+    return limits(problem), order, scores(problem), sink, sequences(problem)
 
 
 def chosen(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
@@ -109,7 +115,7 @@ def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
 
 
 LANGUAGES = {
-    "cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS, *SCORE_FEATURES, LAYOUT_FEATURE)),
+    "cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS, *SCORE_FEATURES, LAYOUT_FEATURE, VARLEN_FEATURE)),
     "numba": (numba_kernels, (*BAND_FEATURES, *SCORE_FEATURES, LAYOUT_FEATURE)),
 }
 """With what each takes."""
@@ -125,7 +131,8 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     fa3, *listing = kernels(p, tile)
     visits = Visits(Schedule(p, head_tile(p, tile)))
     packed = packed_heads(p)
-    packs, row_tiles = p.batch * p.heads // packed, blocks(p.q_len, tile.Br // packed)
+    sequences_, rows = sequence_extents(p)
+    packs, row_tiles = sequences_ * p.heads // packed, blocks(rows, tile.Br // packed)
     maps = (
         packed_tensor_map("Q", p, packed),
         tensor_map("K", p, tile.Bc),
@@ -149,13 +156,16 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
 def packs_at_once(problem: Problem) -> int:
     """Packs of query heads that blocks work on at once, at least those that share K and V."""
     p, packed = problem, packed_heads(problem)
-    kv_bytes = 2 * p.kv_len * p.head_dim * p.itemsize_bytes
-    return min(max(L2_BYTES // kv_bytes, 1) * p.group, p.batch * p.heads) // packed
+    count, _ = sequence_extents(p)
+    kv_bytes = 2 * blocks(p.kv_len * p.batch, count) * p.head_dim * p.itemsize_bytes
+    return min(max(L2_BYTES // kv_bytes, 1) * p.group, count * p.heads) // packed
 
 
 def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, tile, packed = problem, tile or default_tile(problem), packed_heads(problem)
+    if has_varlen(p):
+        return claim_of_sequences(p, tile)
     schedule = Schedule(p, head_tile(p, tile))
     o_bytes = tensor_bytes(p, "O", 0, p.q_len).sum()
     tiles_rows = len(schedule.first_rows) * schedule.tile.Br

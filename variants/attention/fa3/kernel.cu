@@ -1,7 +1,7 @@
 // FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (roles) and 2 (a consumer). Line numbers are
 // the paper's. The pipeline and its producer are in _hopper/pipeline.cuh, tiles of rows and of keys in row_tiles.cuh and
-// key_tiles.cuh, softmax in softmax.cuh, score terms in scoring.cuh. Limits, TileOrder, ScoreTerms, Sink, Turns and Layout are
-// types that the plan chooses. The Numba twin is numba_kernel.py.
+// key_tiles.cuh, softmax in softmax.cuh, score terms in scoring.cuh. Limits, TileOrder, ScoreTerms, Sink, Sequences, Turns and
+// Layout are types that the plan chooses. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides tile sizes: O_APART (whether O_i has a place of its own on its way out, so that the next Q_i
 // arrives meanwhile, or takes that of Q_i).
@@ -72,14 +72,14 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
 {
     const auto &keys = tile.keys;
     const WholeTiles whole = whole_tiles(tile, p);
-    const auto lane = p.limits.of_lane(row, tile.rows.batch, p.q_len, p.kv_len);
+    const auto lane = p.limits.of_lane(row, tile.rows.batch, tile.own.q_len, tile.own.kv_len);
     Scores S;
     Weights P;
     PerRow correction;
 
     int j = keys.end - 1;
     auto at = keys[j];
-    keys.compute_bits(at, p.kv_len);  // of pairs that the mask hides, before S takes the registers
+    keys.compute_bits(at, tile.own.kv_len);  // of pairs that the mask hides, before S takes the registers
     const auto seen = [&] { return keys_seen(lane, at.first_key(), keys.bits(at)); };
     const auto take_V = [&] {
         if (!barriers.inspection.finds(step)) return;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
             correction[0] = correction[1] = 1.0f;
         }
         consumer.V.wait_until_full(step);
-        take_not_finite(rows.O, P, shared_pointer(consumer.V.tile(step)), p.kv_len - at.first_key(), seen());
+        take_not_finite(rows.O, P, shared_pointer(consumer.V.tile(step)), tile.own.kv_len - at.first_key(), seen());
     };
 
     // Lines 3 to 6: S_cur = Q_i K_j^T of the first tile, alone; m, P_cur and l. It may reach beyond the last key.
@@ -131,7 +131,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     if constexpr (KeyTiles<TileOrder>::ARE_LISTED) {
         for (; j >= keys.first; --j) {
             at = keys[j];
-            keys.compute_bits(at, p.kv_len);
+            keys.compute_bits(at, tile.own.kv_len);
             visit(On<AROUND>(), !whole.has(at));
         }
     } else {
@@ -167,6 +167,21 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     wait_for_products<0>(rows.O);
     if (consumer.leads) consumer.V.release(step);
     ++step;
+}
+
+// The warpgroup's rows of O_i, from their place on chip, from row `first_row` of the sequence on.
+__device__ __forceinline__ void store_output(const Consumer &consumer, const TensorMap &O, const RowTile &tile, int first_row,
+                                             const Problem &p)
+{
+    if constexpr (Sequences::ARE_RAGGED) {
+        if (first_row + (1 << p.packs.head_shift) > tile.own.q_len) {
+            p.sequences.store_rows_of_sequence(consumer.O_rows, tile.own, tile.head(0, p), first_row, p.packs.head_shift);
+            sync_threads(OWN + consumer.number, WARPGROUP);
+            return;
+        }
+    }
+    const auto pack = Layout::place(tile.number(), p.packs.per_sequence);
+    if (consumer.leads) store_rows<BR>(consumer.O_rows, O, tile.own.row(first_row), pack);
 }
 
 // Algorithm 1, lines 13 to 25, for one tile of rows after the other.
@@ -207,9 +222,9 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
             float l = quad_sum(rows.l[h]), growth = 1.0f;
             if constexpr (Sink::WEIGHT > 0.0f) growth = add_sink(rows.m[h], l, sink.logit(tile.head(mine + 8 * h, p)));
             inverse[h] = l == 0.0f ? 0.0f : growth / l;
-            if (lane % 4 == 0 && row[h] < p.q_len) {
-                const int head = (tile.pack << 6 - shift) + (mine + 8 * h >> shift);
-                lse[(size_t)head * p.q_len + row[h]] = rows.m[h] * LN_2 + logf(l);
+            if (lane % 4 == 0 && row[h] < tile.own.q_len) {
+                const int head = (tile.number() << 6 - shift) + (mine + 8 * h >> shift);
+                lse[(size_t)head * p.q_len + tile.own.row(row[h])] = rows.m[h] * LN_2 + logf(l);
             }
         }
         // Line 25: write O_i, by way of its place on chip, once the O_i before has left that.
@@ -220,7 +235,7 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
         stage_output(rows.O, inverse, consumer.O_rows);
         publish_to_async();
         sync_threads(OWN + consumer.number, WARPGROUP);
-        if (consumer.leads) store_rows<BR>(consumer.O_rows, O, first_row, Layout::place(tile.pack, p.packs.per_sequence));
+        store_output(consumer, O, tile, first_row, p);
         if (!O_APART && consumer.leads) {
             wait_until_read();
             Q.release(round);
@@ -230,7 +245,7 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
 }
 
 // What the plan chooses besides Limits, in one parameter, of which what is off takes nothing.
-struct Choices : TileOrder, ScoreTerms, Sink {};
+struct Choices : TileOrder, ScoreTerms, Sink, Sequences {};
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
@@ -242,7 +257,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
     const KeyBuffer K_tiles = {barriers.K, Q_tile + Q_BYTES}, V_tiles = {barriers.V, K_tiles.tiles + STAGES * KV_BYTES};
     const unsigned O_tile = O_APART ? V_tiles.tiles + STAGES * KV_BYTES : Q_tile;
-    const Problem p = {q_len, kv_len, packs, limits, choices};
+    const Problem p = {q_len, kv_len, packs, limits, choices, choices};
 
     // Line 1.
     if (threadIdx.x == 0) barriers.init(1);
@@ -254,8 +269,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         keep_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
             const auto load_Q = [&](int number, const RowTile &tile, u64 &full) {
-                const int first_row = tile.rows.first_row + (number << packs.head_shift);
-                const auto pack = Layout::place(tile.pack, packs.per_sequence);
+                const int first_row = tile.own.row(tile.rows.first_row + (number << packs.head_shift));
+                const auto pack = Layout::place(tile.number(), packs.per_sequence);
                 load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, pack, full);
             };
             const auto load_K = [&](unsigned to, int first_key, int head, u64 &full) {

@@ -62,11 +62,11 @@ template <class Term, class... Others> struct Scoring<Terms<Term, Others...>> {
         if constexpr (CAPS) scoring.cap = find_term<Softcap>(terms).cap;
         if constexpr (SLOPES) {
             const float unit = LOG2_E / (CAPS ? scoring.cap : tau);
-            const int diagonal = p.kv_len - p.q_len;
+            const int diagonal = tile.own.kv_len - tile.own.q_len;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int head = tile.head(mine + 8 * h, p);
-                scoring.per_key[h] = unit * find_term<Alibi>(terms).of_head(head, p.q_len, p.kv_len).slope;
+                scoring.per_key[h] = unit * find_term<Alibi>(terms).of_head(head, tile.own.q_len, tile.own.kv_len).slope;
                 scoring.place[h] = row[h] + diagonal - (int)threadIdx.x % 4 * 2;
             }
         }
@@ -76,11 +76,11 @@ template <class Term, class... Others> struct Scoring<Terms<Term, Others...>> {
     // Before all of these tiles, and from these on, tiles of keys are on one side of all rows.
     static __device__ __forceinline__ int end_before(const RowTile &tile, const Problem &p)
     {
-        return max(tile.rows.first_row + p.kv_len - p.q_len + 1, 0) / BC;
+        return max(tile.rows.first_row + tile.own.kv_len - tile.own.q_len + 1, 0) / BC;
     }
     static __device__ __forceinline__ int first_after(const RowTile &tile, const Problem &p)
     {
-        return (max(tile.rows.last_row() + p.kv_len - p.q_len, 0) + BC - 1) / BC;
+        return (max(tile.rows.last_row() + tile.own.kv_len - tile.own.q_len, 0) + BC - 1) / BC;
     }
 
     template <Side SIDE> __device__ __forceinline__ auto apply(Scores &S, int first_key) const

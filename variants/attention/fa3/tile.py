@@ -69,4 +69,5 @@ def _ends_earlier(problem: Problem, narrow: WarpgroupTile, wide: WarpgroupTile) 
 def tiles_of_rows(problem: Problem, tile: WarpgroupTile) -> int:
     """Over all packs."""
     packed = packed_heads(problem)
-    return int(problem.batch * problem.heads // packed * blocks(problem.q_len, tile.Br // packed))
+    lengths = [problem.q_len] * problem.batch if problem.sequences is None else problem.sequences.q_lengths
+    return int(problem.heads // packed * sum(blocks(length, tile.Br // packed) for length in lengths))

@@ -28,6 +28,7 @@ from variants._hopper import (
     limits,
     packed_map,
     padded,
+    sequences,
     turns,
     unsupported_on_hopper,
     windowed,
@@ -81,7 +82,7 @@ def cupy_kernels(problem: Problem, tile: ByteTile) -> tuple[Any, ...]:
 
     head_dim, dtype = problem.head_dim, problem.dtype
     rounding = (rounding_kernel(FOLDER, name, head_dim, dtype) for name in ("largest_magnitudes", "round_factors"))
-    types, text = (*features_of(problem, tile), turns(tile)), products_of_e4m3(tile.Bc, head_dim)
+    types, text = (*features_of(problem, tile), turns(tile), sequences(problem)), products_of_e4m3(tile.Bc, head_dim)
     return (*rounding, hopper_kernel(FOLDER, "fa3_fp8", head_dim, tile, dtype, types, text, E4M3))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME, Choice, Item, NamedAxes
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
-from harness.operations.attention.cases.build import AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild, fitted
 from harness.operations.attention.cases.case_values import (
     BESIDE_EDGES,
     CAUSAL,
@@ -38,8 +38,9 @@ from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.layout import BSHD, QKV, Layout
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.masks.window import Window
-from harness.operations.attention.problem import LAYOUT, V_HEAD_DIM, Problem
+from harness.operations.attention.problem import LAYOUT, V_HEAD_DIM
 from harness.support.override import override
 
 MOST_WORK = 2**20
@@ -117,6 +118,7 @@ CONTRADICT = {
     (KV_LEN, LONGEST): {Q_LEN: {WHOLE, FEW, MANY, LONG, USUAL}},
     (KV_LEN, USUAL): {Q_LEN: {MANY, LONG}},
     (HEADS, CROWD): {Q_LEN: {MANY, LONG, USUAL}, KV_LEN: {MANY, LONG, LONGEST, USUAL}},
+    (MASK, Varlen.kind): {BATCH: {"2 or 3", CROWD}},  # its sequences are the batch
     (BATCH, "2 or 3"): {Q_LEN: {LONG}, KV_LEN: {LONG, LONGEST}},
     (BATCH, CROWD): {Q_LEN: {WHOLE, FEW, MANY, LONG, USUAL}, KV_LEN: {MANY, LONG, LONGEST, SQUARE, USUAL}},
     (CHECK, SANITIZER): {Q_LEN: {MANY, LONG, USUAL}, KV_LEN: {LONG, LONGEST, USUAL}, HEADS: {CROWD}, BATCH: {CROWD}},
@@ -213,7 +215,7 @@ class AttentionAxes(NamedAxes):
             q_len, kv_len, mask = found
         else:
             q_len, kv_len = _at_edges(own, build, choice, q_len, kv_len, mask)
-            mask = mask.clipped_to(batch, kv_len)
+            mask = mask.clipped_to(batch, q_len, kv_len)
         if ends == BESIDE:
             mask = window_beside_edges(mask, q_len, kv_len)
         scale, features = rng.choice(SCALES[choice[SCALE]]), build.drawn_features(rng.choice)
@@ -223,8 +225,8 @@ class AttentionAxes(NamedAxes):
             order = QKV if is_packed else BSHD if drawn.order == QKV else drawn.order
             features[LAYOUT] = Layout(order, drawn.gap)
             kv_len = q_len if is_packed else kv_len
-            mask = mask.clipped_to(batch, kv_len)
-        problem = Problem(
+            mask = mask.clipped_to(batch, q_len, kv_len)
+        problem = fitted(
             batch=batch,
             heads=heads,
             kv_heads=kv_heads,
@@ -355,12 +357,12 @@ def _fitted(rng: random.Random, masks: Sequence[Mask], batch: int, q_len: int, k
     Preferably, the sequences see different tiles of keys.
     """
     apart = [mask for mask in masks if mask.sequences > 1] if batch > 1 and rng.random() < APART_SHARE else []
-    clipped = [mask.clipped_to(batch, kv_len) for mask in rng.sample(apart, len(apart))]
+    clipped = [mask.clipped_to(batch, q_len, kv_len) for mask in rng.sample(apart, len(apart))]
     by_sequence = [mask for mask in clipped if mask.sequences > 1]
     for mask in by_sequence:
         if differs_by_tiles(mask, q_len, kv_len, tile_keys):
             return mask
-    return by_sequence[0] if by_sequence else rng.choice(masks).clipped_to(batch, kv_len)
+    return by_sequence[0] if by_sequence else rng.choice(masks).clipped_to(batch, q_len, kv_len)
 
 
 def _least(rows: Sequence[int], keys: Sequence[int]) -> int:

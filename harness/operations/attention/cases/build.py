@@ -12,8 +12,10 @@ from typing import Any
 from harness.model.cases.axes import Pick
 from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.bias import BIAS
 from harness.operations.attention.layout import BSHD, DENSE, QKV, Layout
 from harness.operations.attention.layout import DRAWN as LAYOUTS
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT, V_HEAD_DIM, Problem
 from harness.operations.attention.score_terms import TERMS
 from harness.support.gpu_data_sheets import WARP_LANES
@@ -38,13 +40,16 @@ LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104
 def fitted(**fields: Any) -> Problem:
     """Return the problem with these fields. A packed layout makes it square, with as many heads of K and V as of Q.
 
-    If rows of V are not as long as those of K, there is no packed layout, and it becomes another one.
+    If rows of V are not as long as those of K, there is no packed layout, and it becomes another one. With dropout or a
+    bias, there are no unpadded sequences.
     """
+    if fields.get(DROPOUT) or fields.get(BIAS) is not None:
+        fields["mask"] = fields["mask"].without(Varlen.kind)
     if fields.get(LAYOUT, DENSE).order == QKV and V_HEAD_DIM in fields:
         fields[LAYOUT] = Layout(BSHD, fields[LAYOUT].gap)
     elif fields.get(LAYOUT, DENSE).order == QKV:
         length = min(fields["q_len"], fields["kv_len"])
-        mask = fields["mask"].clipped_to(fields["batch"], length)
+        mask = fields["mask"].clipped_to(fields["batch"], length, length)
         fields |= {"kv_heads": fields["heads"], "q_len": length, "kv_len": length, "mask": mask}
     return Problem(**fields)
 

@@ -16,6 +16,7 @@ from harness.model.cases.axes import Pick
 from harness.model.cases.case import Case, Edit
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.masks import NO_MASK, Mask, band_limits, mask_kinds
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.masks.window import Window
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import SCORE_SHIFT
@@ -130,18 +131,22 @@ def _fewer(pick: Pick, build: AttentionBuild, length: int, beyond: Callable[[int
 def masks_by_kind(tile_keys: int, takes: frozenset[str]) -> Mapping[str, tuple[Mask, ...]]:
     """Masks of each kind that is taken, and of each two kinds together that say more, such as `causal+window`.
 
-    Two kinds of which neither is causal are one kind, and so is what is no run with all that it goes together with:
-    more kinds than that would keep the others from being met.
+    Two kinds of which neither is causal are one kind, and so are unpadded sequences, and what is no run, with all that
+    they go together with: more kinds than that would keep the others from being met.
     """
     drawn = {name: kind.drawn(tile_keys) for name, kind in mask_kinds().items() if name in takes}
-    runs = {name: masks for name, masks in drawn.items() if masks[0].is_run}
+    runs = {name: masks for name, masks in drawn.items() if masks[0].is_run and name != Varlen.kind}
     pairs: dict[str, tuple[Mask, ...]] = {}
     for one, other in itertools.combinations(runs, 2):
         if one not in mask_kinds()[other].implied_by and other not in mask_kinds()[one].implied_by:
             name = f"{one}+{other}" if CAUSAL in (one, other) else TWO_KINDS
             pairs[name] = pairs.get(name, ()) + tuple(dict.fromkeys(a & b for a in runs[one] for b in runs[other]))
     others = [mask for masks in runs.values() for mask in masks]
-    return {name: masks if name in runs else _with_each(masks, others) for name, masks in drawn.items()} | pairs
+    bands = [masks for masks in runs.values() if masks[0].is_band]
+    # Of unpadded sequences: each kind of band as often as another.
+    within = [mask for masks in bands for mask in filled(masks, max(map(len, bands)))]
+    each = {name: within if name == Varlen.kind else others for name in drawn}
+    return {name: masks if name in runs else _with_each(masks, each[name]) for name, masks in drawn.items()} | pairs
 
 
 def _with_each(masks: tuple[Mask, ...], others: Sequence[Mask]) -> tuple[Mask, ...]:

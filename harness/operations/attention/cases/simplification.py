@@ -17,11 +17,13 @@ from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.spread import in_powers, nearer_than
+from harness.operations.attention.bias import BIAS
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild, other_width
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.layout import DRAWN as LAYOUTS
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.problem import DROPOUT, LAYOUT, V_HEAD_DIM, Problem
 from harness.operations.attention.sizes import default_scale, heads_in_words
 
@@ -275,8 +277,11 @@ def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
 def _changed(case: Case, **fields: Any) -> Case:
     """With these fields, a mask and a layout that fit them, and without the edits that lie outside of it then."""
     p = case.problem
-    batch, kv_len, mask = (fields.get(name, getattr(p, name)) for name in ("batch", "kv_len", "mask"))
-    fields["mask"] = mask.clipped_to(batch, kv_len)
+    batch, q_len, kv_len, mask = (fields.get(name, getattr(p, name)) for name in ("batch", "q_len", "kv_len", "mask"))
+    mask = mask.clipped_to(batch, q_len, kv_len)
+    if fields.get(DROPOUT, p.dropout) or fields.get(BIAS, p.bias) is not None:
+        mask = mask.without(Varlen.kind)
+    fields["mask"] = mask
     layout = fields.pop(LAYOUT, p.layout)
     changed = dataclasses.replace(p, **fields, layout=DENSE)
     if not layout.is_dense:

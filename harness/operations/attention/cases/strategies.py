@@ -109,7 +109,7 @@ def problems(
         kv_len=kv_len,
         head_dim=build.head_dim,
         dtype=build.dtype,
-        mask=mask.clipped_to(batch, kv_len),
+        mask=mask.clipped_to(batch, q_len, kv_len),
         scale=scale,
         **build.drawn_features(lambda values: draw(_sampled(values))),
     )

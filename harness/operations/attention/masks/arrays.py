@@ -16,6 +16,10 @@ FIRST_ROWS, END_ROWS = "first_rows", "end_rows"
 BLOCKS = "blocks"
 """Name of the array of a block mask that says which blocks are on: int32, (heads or 1, row blocks, key blocks)."""
 
+CU_SEQLENS_Q, CU_SEQLENS_K = "cu_seqlens_q", "cu_seqlens_k"
+"""Names of the first row, and the first key, of each unpadded sequence, and of the number of all: int32, (sequences +
+1,)."""
+
 HIDDEN_ROWS = "hidden_rows"
 """Name of the starts and ends of the spans of rows that do not see a key: int32, (2 x spans per key, kv_len)."""
 
@@ -23,6 +27,9 @@ HIDDEN_ROWS = "hidden_rows"
 def mask_arrays(problem: Problem) -> dict[str, np.ndarray]:
     """Return the arrays of the problem's mask by name; none for a band."""
     arrays = runs_of_rows(problem)
+    if problem.sequences is not None:
+        arrays[CU_SEQLENS_Q] = np.array(problem.sequences.q_starts, np.int32)
+        arrays[CU_SEQLENS_K] = np.array(problem.sequences.kv_starts, np.int32)
     if problem.blocks is not None:
         arrays[BLOCKS] = problem.blocks.array(problem.heads, problem.q_len, problem.kv_len).astype(np.int32)
     if problem.flashmask is not None:
@@ -32,7 +39,7 @@ def mask_arrays(problem: Problem) -> dict[str, np.ndarray]:
 
 def runs_of_rows(problem: Problem) -> dict[str, np.ndarray]:
     """Return `first_keys` and `end_keys`, which never decrease from a row to the next; none for a band."""
-    if problem.mask.runs.is_band:
+    if problem.mask_within.runs.is_band:
         return {}
     first, end = _runs(problem)
     return _of_all_sequences(problem.batch, {FIRST_KEYS: first, END_KEYS: end})
@@ -45,7 +52,7 @@ def runs_of_keys(problem: Problem) -> dict[str, np.ndarray]:
     ends after the key to the first one whose run starts after it. FlashMask's columns describe the rows that do not see
     a key in the same way (Wang et al. 2024, arXiv 2410.01359).
     """
-    if problem.mask.runs.is_band:
+    if problem.mask_within.runs.is_band:
         return {}
     first, end = _runs(problem)
     keys = np.arange(problem.kv_len)

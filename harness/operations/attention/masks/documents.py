@@ -140,7 +140,7 @@ class Documents(Mask):
         return None
 
     @override
-    def clipped_to(self, batch: int, kv_len: int) -> Mask:
+    def clipped_to(self, batch: int, q_len: int, kv_len: int) -> Mask:
         """Return the mask for these sizes: lists end at the last key and are repeated for all sequences."""
         lists = [_cut(self.lengths[number % len(self.lengths)], kv_len) for number in range(batch)]
         return Documents(tuple(lists) if len(set(lists)) > 1 else (lists[0],))

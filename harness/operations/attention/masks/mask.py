@@ -101,9 +101,13 @@ class Mask(ABC):
         """Return the reason why a problem of these sizes cannot have this mask, or None if it can."""
         return None
 
-    def clipped_to(self, batch: int, kv_len: int) -> Mask:
+    def clipped_to(self, batch: int, q_len: int, kv_len: int) -> Mask:
         """Return the most similar mask that is valid for these sizes."""
         return self
+
+    def around(self, inner: Mask) -> Mask | None:
+        """Return the mask of one that divides the problem into sequences, with `inner` within each; None for others."""
+        return None
 
     def simplified(self) -> Iterator[Mask]:
         """Return simpler masks of the same kind, the simplest first."""
@@ -197,7 +201,7 @@ class Intersection(Mask):
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         seen = np.ones(np.broadcast_shapes(rows.shape, keys.shape), dtype=np.bool_)
-        for mask in self.masks:
+        for mask in self._evaluated:
             seen &= mask.visible(rows, keys, q_len, kv_len)
         return seen
 
@@ -205,10 +209,19 @@ class Intersection(Mask):
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
         rows = np.asarray(rows, dtype=np.int64)
         first, end = np.zeros_like(rows), np.full_like(rows, kv_len)
-        for mask in self.masks:
+        for mask in self._evaluated:
             part_first, part_end = mask.span(rows, q_len, kv_len)
             first, end = np.maximum(first, part_first), np.minimum(end, part_end)
         return first, end
+
+    @property
+    def _evaluated(self) -> tuple[Mask, ...]:
+        """The masks whose pairs are intersected: one with all others within, if it divides the problem."""
+        for mask in self.masks:
+            divided = mask.around(self.without(mask.kind))
+            if divided is not None:
+                return (divided,)
+        return self.masks
 
     @property
     @override
@@ -245,12 +258,17 @@ class Intersection(Mask):
 
     @override
     def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        for mask in self.masks:
+            others = self.without(mask.kind)
+            if mask.around(others) is not None and not others.is_band:
+                return f"mask {self}: within sequences of {mask.kind}, masks are causal or a window"
         reasons = (mask.why_invalid(batch, q_len, kv_len) for mask in self.masks)
         return next((reason for reason in reasons if reason is not None), None)
 
     @override
-    def clipped_to(self, batch: int, kv_len: int) -> Mask:
-        return intersection(mask.clipped_to(batch, kv_len) for mask in self.masks)
+    def clipped_to(self, batch: int, q_len: int, kv_len: int) -> Mask:
+        clipped = (mask.clipped_to(batch, q_len, kv_len) for mask in self.masks)
+        return intersection(part for mask in clipped for part in mask.parts)
 
     @property
     def text(self) -> str:

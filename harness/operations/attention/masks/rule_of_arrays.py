@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
+from harness.operations.attention.masks.arrays import (
+    BLOCKS,
+    CU_SEQLENS_K,
+    CU_SEQLENS_Q,
+    END_KEYS,
+    FIRST_KEYS,
+    HIDDEN_ROWS,
+)
 from harness.operations.attention.masks.mask import band_limits
 
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ def rule_of_arrays(problem: Problem, arrays: Mapping[str, Any]) -> Rule | None:
 
 
 def _runs(problem: Problem, arrays: Mapping[str, Any]) -> tuple[Rule, ...]:
+    if problem.sequences is not None:
+        return _of_sequences(problem, arrays)
     if not problem.mask.runs.is_band:
         first_keys, end_keys = arrays[FIRST_KEYS], arrays[END_KEYS]
         return (lambda batch, head, row, key: (key >= first_keys[batch, row]) & (key < end_keys[batch, row]),)
@@ -48,6 +57,24 @@ def _runs(problem: Problem, arrays: Mapping[str, Any]) -> tuple[Rule, ...]:
         last = diagonal + after
         rules.append(lambda batch, head, row, key: key - row <= last)
     return tuple(rules)
+
+
+def _of_sequences(problem: Problem, arrays: Mapping[str, Any]) -> tuple[Rule, ...]:
+    q_starts, kv_starts = arrays[CU_SEQLENS_Q], arrays[CU_SEQLENS_K]
+    before, after = band_limits(problem.mask_within)
+    numbers = range(len(q_starts) - 1)
+
+    def sees(batch: Any, head: Any, row: Any, key: Any) -> Any:
+        seen = None
+        for n in numbers:
+            is_own = (row >= q_starts[n]) & (row < q_starts[n + 1]) & (key >= kv_starts[n]) & (key < kv_starts[n + 1])
+            beyond = (key - kv_starts[n + 1]) - (row - q_starts[n + 1])
+            is_own = is_own if before is None else is_own & (beyond >= -before)
+            is_own = is_own if after is None else is_own & (beyond <= after)
+            seen = is_own if seen is None else seen | is_own
+        return seen
+
+    return (sees,)
 
 
 def _blocks(problem: Problem, arrays: Mapping[str, Any]) -> tuple[Rule, ...]:

@@ -24,6 +24,7 @@ from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.masks.documents import Documents
 from harness.operations.attention.masks.flashmask import FlashMask
 from harness.operations.attention.masks.prefix import Prefix
+from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.masks.window import Window
 from harness.support.errors import ProblemError
 
@@ -32,10 +33,10 @@ NO_RUNS = {Blocks.kind, FlashMask.kind}
 
 @st.composite
 def masks(draw: st.DrawFn) -> Mask:
-    """Up to three of all kinds at once."""
+    """Up to three of all kinds at once, but for unpadded sequences, which lie differently: test_varlen_masks.py."""
     mask = NO_MASK
     for _ in range(draw(st.integers(0, 3))):
-        kinds = sorted(set(mask_kinds()) - (set() if mask.is_run else NO_RUNS))  # one of these
+        kinds = sorted(set(mask_kinds()) - {Varlen.kind} - (set() if mask.is_run else NO_RUNS))  # one of these
         kind = mask_kinds()[draw(st.sampled_from(kinds))]
         mask &= draw(st.sampled_from(kind.drawn(draw(st.integers(1, 9)))))
     return mask
@@ -43,8 +44,8 @@ def masks(draw: st.DrawFn) -> Mask:
 
 @given(mask=masks(), batch=st.integers(1, 3), q_len=st.integers(1, 30), kv_len=st.integers(1, 30))
 def test_the_two_rules_agree_and_kernels_can_rely_on_runs(mask: Mask, batch: int, q_len: int, kv_len: int):
-    mask = mask.clipped_to(batch, kv_len)
-    assert mask.why_invalid(batch, q_len, kv_len) is None and mask.clipped_to(batch, kv_len) == mask
+    mask = mask.clipped_to(batch, q_len, kv_len)
+    assert mask.why_invalid(batch, q_len, kv_len) is None and mask.clipped_to(batch, q_len, kv_len) == mask
     assert mask.sequences in (1, batch)
     rows, keys = np.arange(q_len), np.arange(kv_len)
     place = rows + kv_len - q_len
@@ -67,7 +68,7 @@ def test_the_two_rules_agree_and_kernels_can_rely_on_runs(mask: Mask, batch: int
 
 @given(mask=masks(), batch=st.integers(1, 3), q_len=st.integers(1, 30), kv_len=st.integers(1, 30))
 def test_rows_that_see_a_key_are_a_run_too(mask: Mask, batch: int, q_len: int, kv_len: int):
-    mask = mask.clipped_to(batch, kv_len).runs
+    mask = mask.clipped_to(batch, q_len, kv_len).runs
     problem = Problem(batch=batch, heads=1, q_len=q_len, kv_len=kv_len, mask=mask)
     arrays = runs_of_keys(problem)
     assert set(arrays) == (set() if mask.is_band else {FIRST_ROWS, END_ROWS})
@@ -85,7 +86,7 @@ def test_rows_that_see_a_key_are_a_run_too(mask: Mask, batch: int, q_len: int, k
 @given(mask=masks())
 def test_a_mask_is_read_as_it_is_written(mask: Mask):
     assert parse_mask(mask.text) == mask and hash(parse_mask(mask.text)) == hash(mask)
-    problem = Problem(batch=2, mask=mask.clipped_to(2, 256))
+    problem = Problem(batch=2, mask=mask.clipped_to(2, 256, 256))
     assert Problem.from_fields(problem.to_fields()) == problem
     assert problem.features == tuple(dict.fromkeys(part.kind for part in mask.parts))
     assert len(mask.shown) <= max(len(mask.text), 60 * len(mask.parts))
@@ -95,7 +96,7 @@ def test_a_mask_is_read_as_it_is_written(mask: Mask):
 def test_what_is_plainer_is_of_the_same_kind(mask: Mask):
     for part in mask.parts:
         for plainer in part.simplified():
-            assert plainer.kind == part.kind and plainer.clipped_to(1, 40).why_invalid(1, 40, 40) is None
+            assert plainer.kind == part.kind and plainer.clipped_to(1, 40, 40).why_invalid(1, 40, 40) is None
 
 
 def test_what_masks_let_rows_see():

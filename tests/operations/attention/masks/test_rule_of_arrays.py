@@ -48,7 +48,9 @@ def right(problem: Problem) -> np.ndarray:
 def test_it_is_what_the_oracle_sees(lengths: tuple[int, int]) -> None:
     q_len, kv_len = lengths
     for mask in masks():
-        problem = Problem(batch=2, heads=3, q_len=q_len, kv_len=kv_len, head_dim=4, mask=mask.clipped_to(2, kv_len))
+        problem = Problem(
+            batch=2, heads=3, q_len=q_len, kv_len=kv_len, head_dim=4, mask=mask.clipped_to(2, q_len, kv_len)
+        )
         np.testing.assert_array_equal(seen(problem), right(problem), err_msg=problem.mask.text)
 
 

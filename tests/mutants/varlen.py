@@ -1,0 +1,137 @@
+"""Unpadded sequences: rows and keys of a neighbour taken for a sequence's own."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import CUDA, in_kernel, in_plan, planted
+
+_TYPES = ("_features/sequences.cuh", "_features/numba_sequences.py")
+_KEYS_BEHIND = ("__ldg(cu_seqlens_k + sequence + 1) - k_first, true}", "cu_seqlens_k[sequence + 1] - k_first")
+_ROWS_BEHIND = ("__ldg(cu_seqlens_q + sequence + 1) - q_first;", "cu_seqlens_q[sequence + 1] - q_first)")
+
+
+def in_types(algorithm: str) -> tuple[Mutant, ...]:
+    """Planted where kernels read where a sequence begins."""
+    return (
+        *planted(
+            algorithm, "lengths of K read from cu_seqlens_q", *_TYPES,
+            (
+                (
+                    (_KEYS_BEHIND[0], "__ldg(cu_seqlens_q + sequence + 1) - q_first, true}"),
+                    (_KEYS_BEHIND[1], "cu_seqlens_q[sequence + 1] - q_first"),
+                ),
+            ),
+        ),
+        *planted(
+            algorithm, "keys begin where rows do", *_TYPES,
+            (
+                (
+                    ("k_first = __ldg(cu_seqlens_k + sequence);", "k_first = __ldg(cu_seqlens_q + sequence);"),
+                    ("k_first = cu_seqlens_k[sequence]", "k_first = cu_seqlens_q[sequence]"),
+                ),
+            ),
+        ),
+        *planted(
+            algorithm, "one key of the next sequence", *_TYPES,
+            (
+                (
+                    (_KEYS_BEHIND[0], "__ldg(cu_seqlens_k + sequence + 1) - k_first + 1, true}"),
+                    (_KEYS_BEHIND[1], "cu_seqlens_k[sequence + 1] - k_first + 1"),
+                ),
+            ),
+        ),
+        *planted(
+            algorithm, "sequences begin one row late", *_TYPES,
+            (
+                (
+                    ("{ return q_first + of_sequence; }",
+                     "{ return q_first + of_sequence + (q_first > 0 && of_sequence == 0); }"),
+                    ("return own.q_first + of_sequence", "return own.q_first + of_sequence + (own.q_first > 0)"),
+                ),
+            ),
+        ),
+        *planted(
+            algorithm, "lengths of the sequence before", *_TYPES,
+            (
+                (
+                    (_ROWS_BEHIND[0],
+                     "__ldg(cu_seqlens_q + max(sequence, 1u)) - __ldg(cu_seqlens_q + max(sequence, 1u) - 1);"),
+                    (_ROWS_BEHIND[1], "cu_seqlens_q[max(sequence, 1)] - cu_seqlens_q[max(sequence, 1) - 1])"),
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _in_hopper(bug: str, file: str, old: str, new: str, sanitize: bool = False) -> tuple[Mutant, ...]:
+    """Planted in `fa3`, which takes such sequences in CUDA alone."""
+    return (Mutant(bug, f"fa3-{CUDA}", (Patch(file, old, new),), sanitize),)
+
+
+MUTANTS = (
+    *in_types("fa2"),
+    *in_kernel(
+        "fa2", "causal mask aligned by all rows and keys",
+        ("limits.of_block<BR>(block, own.q_len, own.kv_len)",
+         "limits.of_block<BR>(block, own.kv_len - kv_len + q_len, own.kv_len)"),
+        ("limits_of_block(limits, block, own.q_len, own.kv_len)",
+         "limits_of_block(limits, block, own.kv_len - kv_len + q_len, own.kv_len)"),
+    ),
+    *in_kernel(
+        "fa2", "keys of the next sequence in the last tile",
+        ("keys = min(BC, own.kv_len - first_key);\n\n        // Line 7",
+         "keys = min(BC, kv_len - own.key(0) - first_key);\n\n        // Line 7"),
+        ("tile.first_key, min(BC, own.kv_len - tile.first_key)",
+         "tile.first_key, min(BC, kv_len - key_in_K(own, tile.first_key))"),
+        (("limits.of_block<BR>(block, own.q_len, own.kv_len)",
+          "limits.of_block<BR>(block, own.q_len, min((own.kv_len + BC - 1) / BC * BC, kv_len - (int)own.key(0)))"),
+         ("limits_of_block(limits, block, own.q_len, own.kv_len)",
+          "limits_of_block(limits, block, own.q_len, min(own.kv_len + BC - 1, kv_len - key_in_K(own, 0)))")),
+    ),
+    *in_kernel(
+        "fa2", "first rows of the next sequence of O overwritten",
+        ("O_tile, rows);\n\n    // Lines 13", "O_tile, min(BR, q_len - own.row(first_row)));\n\n    // Lines 13"),
+        ("row_in_Q(own, first_row), O_tile, rows)",
+         "row_in_Q(own, first_row), O_tile, min(BR, q_len - row_in_Q(own, first_row)))"),
+        sanitize=True,  # on the emulator the block that owns these rows writes them later
+    ),
+    *in_kernel(
+        "fa2", "lse of the first sequence for all",
+        ("if (t < rows) lse[first_global_row + t]", "if (t < rows) lse[first_global_row - own.row(0) + t]"),
+        ("lse[batch, head, row_in_Q(own, first_row) + t]", "lse[batch, head, first_row + t]"),
+    ),
+    *in_plan("fa2", "blocks for the mean length", "blocks(sequence_extents(p)[1], tile.Br))",
+             "blocks(-(-p.q_len // sequence_extents(p)[0]), tile.Br))"),
+    *in_types("fa2-mma"),
+    *in_kernel(
+        "fa2-mma", "causal mask aligned by all rows and keys",
+        ("limits.of_block<BR>(block, sequence.q_len, sequence.kv_len)",
+         "limits.of_block<BR>(block, sequence.kv_len - kv_len + q_len, sequence.kv_len)"),
+        ("        q_len, kv_len = own.q_len, own.kv_len\n",
+         "        q_len, kv_len = int32(own.kv_len - kv_len + q_len), own.kv_len\n"),
+    ),
+    *in_kernel(
+        "fa2-mma", "first rows of the next sequence of O overwritten",
+        ("lse, first, min(BR, sequence.q_len - anew(first_row))",
+         "lse, first, min(BR, q_len - sequence.row(anew(first_row)))"),
+        ("        rows = int32(min(BR, own.q_len - first_row))\n",
+         "        rows = int32(min(BR, q_len - row_in_Q(own, first_row)))\n"),
+        sanitize=True,  # on the emulator the block that owns these rows writes them later
+    ),
+    *in_kernel(
+        "fa2-mma", "a head of K counted through the sequences",
+        ("kv_head = sequence.number(head_index, head) / group;", "kv_head = head_index / group;"),
+        ("uint64(head_number // uint32(group))", "uint64(head_index_across() // uint32(group))"),
+    ),
+    *_in_hopper("keys of the sequence before its own", "_hopper/pipeline.cuh",
+                "load_K(K.tile(step), rows.own.key(tile.first_key())", "load_K(K.tile(step), tile.first_key()"),
+    *_in_hopper("a box of O over the next sequence", "attention/fa3/kernel.cu",
+                "if (first_row + (1 << p.packs.head_shift) > tile.own.q_len)", "if (false)", sanitize=True),
+    *_in_hopper("a tile of rows behind the end not passed over and counted twice", "_hopper/pipeline.cuh",
+                "!p.sequences.has_rows(row_place(unknown(from), p))) from = after();",
+                "!p.sequences.has_rows(row_place(unknown(from), p))) from = after() + 1;"),
+    *_in_hopper("ALiBi's distances by all rows and keys", "attention/fa3/scoring.cuh",
+                "const int diagonal = tile.own.kv_len - tile.own.q_len;", "const int diagonal = p.kv_len - p.q_len;"),
+    *_in_hopper("rows of the last tile where the packed heads' are not", "_hopper/sequences.cuh",
+                "(head + (mine >> shift)) * head_stride", "head * head_stride"),
+)  # fmt: skip
