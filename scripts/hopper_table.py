@@ -77,6 +77,7 @@ def _measure(arguments: argparse.Namespace, begun: float) -> None:
                 break
             file = files[number]
             entry = timing.measure(item, file) if isinstance(file, Path) else item.key | {"failed": file}
+            entry["date"] = about["date"]
             others = [each for each in record["entries"] if _key(each) in order and _key(each) != item.key]
             record["entries"] = sorted([*others, entry], key=lambda each: order.index(_key(each)))
             _write(arguments.record, record)

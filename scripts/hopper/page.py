@@ -37,7 +37,6 @@ def page_of(record: Mapping[str, Any]) -> str:
     facts = {
         "gpu": about["gpu"],
         "driver": about["driver"],
-        "date": about["date"],
         "versions": versions,
         "cupy": f"CuPy {about['cupy']}, NVRTC {about['nvrtc']}",
         "copy": f"{about['copy_bytes_per_s'] / 1e12:.2f}",
@@ -49,7 +48,7 @@ def page_of(record: Mapping[str, Any]) -> str:
     for group in GROUPS:
         entries = [entry for entry in record["entries"] if entry["group"] == group.name]
         text = text.replace(f"{{table {group.name}}}", group_table(group, entries, about))
-        text = text.replace(f"{{summary {group.name}}}", summary(entries))
+        text = text.replace(f"{{summary {group.name}}}", f"{summary(entries)} {measured_when(group, entries, about)}")
     return text
 
 
@@ -78,6 +77,14 @@ def summary(entries: Sequence[Mapping[str, Any]]) -> str:
         f"{statistics.median(ratios):.2f}, the least {min(ratios):.2f}, the largest {max(ratios):.2f}. The fastest "
         f"library is {libraries}."
     )
+
+
+def measured_when(group: Group, entries: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
+    """The dates of a group's figures, and the variants that have none yet."""
+    dates = sorted({entry.get("date", about["date"]) for entry in entries})
+    known = {name for entry in entries for name in entry.get("rows", {})}
+    missing = ", ".join(f"`{name}`" for name in group.variants if name not in known)
+    return f"Measured on {' and '.join(dates)}{f', before {missing} existed' if missing else ''}."
 
 
 def group_table(group: Group, entries: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
