@@ -149,21 +149,23 @@ def published_table(record: PathRecord | None) -> str:
     registry = discover().registry
     naive, flash = (registry.get(name) for name in (NAIVE, FLASH))
     gpu = record.gpu.removeprefix("NVIDIA ")
-    columns = (NAIVE.removesuffix("-cupy"), FLASH.removesuffix("-cupy"))
-    headers = [
-        "N",
-        *(f"T4: {name}" for name in T4_COLUMNS),
-        *(f"{gpu}: {name}" for name in (*(f"`{name}`" for name in columns), "the same, causal", "PyTorch's SDPA")),
+    ours = {
+        "`three-pass`": (naive, False, "`three-pass` stores S and P as the naive version does"),
+        "`fa2-mma`": (flash, False, "`fa2-mma` is this project's FlashAttention-2 on tensor cores"),
+        "`fa2-mma`, causal": (flash, True, ""),
+        "PyTorch's SDPA": (LIBRARY, False, "PyTorch's SDPA runs with its flash back end"),
+    }
+    times = {name: [record.us(who, published(n, causal=causal)) for n in T4] for name, (who, causal, _) in ours.items()}
+    known = [name for name, found in times.items() if any(us is not None for us in found)]
+    headers = ["N", *(f"T4: {name}" for name in T4_COLUMNS), *(f"{gpu}: {name}" for name in known)]
+    rows = [
+        [str(n), *of_t4, *(UNKNOWN if (us := times[name][at]) is None else f"{us / 1000:.3f}" for name in known)]
+        for at, (n, of_t4) in enumerate(T4.items())
     ]
-    rows = []
-    for n, times in T4.items():
-        full, causal = published(n), published(n, causal=True)
-        ours = record.us(naive, full), record.us(flash, full), record.us(flash, causal), record.us(LIBRARY, full)
-        rows.append([str(n), *times, *(UNKNOWN if us is None else f"{us / 1000:.3f}" for us in ours)])
+    explained = "; ".join(words for name in known if (words := ours[name][2]))
     note = (
         f"The columns of the {gpu} were measured by `bench` ({record.where_and_when}, PyTorch {record.torch}): medians "
-        "of runs with empty caches, on the same problems. `three-pass` stores S and P as the naive version does; "
-        "`fa2-mma` is this project's FlashAttention-2 on tensor cores; PyTorch's SDPA runs with its flash back end."
+        f"of runs with empty caches, on the same problems. {explained}. Kernels that have changed since are left out."
     )
     return f"{_text(headers, rows)}\n\n{fill(note, WIDTH, break_on_hyphens=False)}"
 
