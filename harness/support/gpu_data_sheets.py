@@ -41,6 +41,11 @@ class Multiprocessor:
         """Maximum static plus dynamic shared memory of a block; a kernel that needs more cannot be launched."""
         return self.carve_outs_bytes[-1] - self.reserved_shared_bytes
 
+    @property
+    def on_chip_bytes(self) -> int:
+        """Registers and shared memory of a block that has the multiprocessor to itself."""
+        return 4 * self.registers + self.most_shared_bytes_per_block
+
 
 def _carve_outs(*kib: int) -> tuple[int, ...]:
     return tuple(KIB * size for size in kib)

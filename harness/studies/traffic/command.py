@@ -267,7 +267,7 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
         passed=ran and not any(point.is_wrong for point in points),
         ran=ran,
         pictures={
-            "bytes": lambda suffix: draw_bytes(sweep, points, fixed, suffix),
+            "bytes": lambda suffix: draw_bytes(sweep, points, roof, fixed, suffix),
             "roofline": lambda suffix: draw_roofline(points, sweep, roof, fixed, suffix),
         },
         kept=lambda: sweep_rows(points, fresh, sweep, executor.device, settings.regime, settings.seed),

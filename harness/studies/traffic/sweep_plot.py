@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.model.operation import operation_of
 from harness.options.sweep import Sweep
 from harness.studies.traffic.sweep_point import SweepPoint
 from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
@@ -66,8 +67,12 @@ def _label(points: Sequence[SweepPoint]) -> str:
     return ", ".join(names)
 
 
-def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], fixed: str, suffix: str) -> bytes:
-    """Draw bytes at the `sectors` level over the swept field. `fixed` describes the other fields of the problem."""
+def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], gpu: Gpu, fixed: str, suffix: str) -> bytes:
+    """Draw bytes at the `sectors` level over the swept field. `fixed` describes the other fields of the problem.
+
+    Below the variants: compulsory bytes, and the order of the I/O lower bound for a block that has a multiprocessor of
+    `gpu` to itself, where the bound applies.
+    """
     figure, axes = figure_with_room()
     place = {value: float(value) if sweep.is_numeric else float(n) for n, value in enumerate(sweep.values)}
     lines = series_of(points)
@@ -85,6 +90,11 @@ def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], fixed: str, suffix: s
     y = [least[value] for value in sweep.values]
     axes.plot(x, y, color=GREY, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
     ends.append((x[-1], y[-1], "compulsory", GREY))
+    bound = {place[p.value]: bound_mib for p in points if (bound_mib := _io_bound_mib(p, gpu)) is not None}
+    if bound:
+        at, order = sorted(bound), [bound[x] for x in sorted(bound)]
+        axes.plot(at, order, color=GREY, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
+        ends.append((at[-1], order[-1], "order of the I/O bound", GREY))
     _scale_x(axes, sweep, place)
     heights = [height for _, height, *_ in ends] + [height for line in lines for height in _heights(line)]
     if max(heights) > 10 * min(heights):
@@ -100,6 +110,13 @@ def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], fixed: str, suffix: s
     if any(p.source == "claimed" for p in points):
         figure.text(0.01, 0.01, CLAIMED_NOTE, fontsize=8, color=GREY)
     return saved(figure, suffix)
+
+
+def _io_bound_mib(point: SweepPoint, gpu: Gpu) -> float | None:
+    """MiB of the bound's expression; None if it does not apply, or is not known for the operation."""
+    io_bound = operation_of(point.problem).io_bound
+    bound = None if io_bound is None else io_bound(point.problem, gpu.multiprocessor.on_chip_bytes)
+    return None if bound is None or not bound.applies else bound.expression_bytes / MIB
 
 
 def _heights(line: Series) -> list[float]:

@@ -53,8 +53,17 @@ def test_what_has_no_bytes_is_left_out():
     assert [series.label for series in series_of(points)] == ["fa2-cupy"]
 
 
+def test_the_io_bound_is_drawn_where_it_applies():
+    long = Sweep("seq_len", (1024, 4096, 16384))
+    points = [point("fa2-cupy", n, int(n) * MIB, q_len=n, kv_len=n, head_dim=64, dtype="float16") for n in long.values]
+    assert "order of the I/O bound" in words(draw_bytes(long, points, GPUS["h200"], "", ".svg"))
+    # With 1,024 keys, K and V of a head fit on chip: (65,536 registers of 4 bytes + 227 KiB) / 2 > 1,024 * 64.
+    assert "order" not in words(draw_bytes(Sweep("seq_len", (1024,)), points[:1], GPUS["h200"], "", ".svg"))
+
+
 def test_the_plot_names_lines_axes_units_and_the_problem():
-    found = words(draw_bytes(SWEEP, [*line("fa2-cupy", 1), *line("fa1-cupy", 30)], "batch 1, head_dim 64", ".svg"))
+    points = [*line("fa2-cupy", 1), *line("fa1-cupy", 30)]
+    found = words(draw_bytes(SWEEP, points, GPUS["h200"], "batch 1, head_dim 64", ".svg"))
     for text in ("fa2-cupy", "fa1-cupy", "compulsory", "q_len (rows)", "batch 1, head_dim 64", "128"):
         assert text in found, text
     assert "MiB read and written (sectors level, before any cache)" in found
@@ -63,20 +72,20 @@ def test_the_plot_names_lines_axes_units_and_the_problem():
 
 def test_claimed_points_are_hollow_and_it_says_so():
     points = line("fa2-cupy", 1, ("counted", "claimed", "claimed"))
-    assert CLAIMED_NOTE in words(draw_bytes(SWEEP, points, "", ".svg")).replace("&#39;", "'")
-    filled = draw_bytes(SWEEP, line("fa2-cupy", 1), "", ".svg")
-    assert draw_bytes(SWEEP, points, "", ".svg") != filled
-    assert draw_bytes(SWEEP, line("fa2-cupy", 1), "", ".svg") == filled
+    assert CLAIMED_NOTE in words(draw_bytes(SWEEP, points, GPUS["h200"], "", ".svg")).replace("&#39;", "'")
+    filled = draw_bytes(SWEEP, line("fa2-cupy", 1), GPUS["h200"], "", ".svg")
+    assert draw_bytes(SWEEP, points, GPUS["h200"], "", ".svg") != filled
+    assert draw_bytes(SWEEP, line("fa2-cupy", 1), GPUS["h200"], "", ".svg") == filled
 
 
 def test_words_lie_on_an_axis_too():
     sweep = Sweep("dtype", ("float32", "float16"))
     points = [SweepPoint("fa2-cupy", "fa2", "cupy", t, Problem(dtype=t), "counted", MIB, 0) for t in sweep.values]
-    assert "float16" in words(draw_bytes(sweep, points, "", ".svg"))
+    assert "float16" in words(draw_bytes(sweep, points, GPUS["h200"], "", ".svg"))
 
 
 def test_png_is_png():
-    assert draw_bytes(SWEEP, line("fa2-cupy", 1), "", ".PNG").startswith(b"\x89PNG")
+    assert draw_bytes(SWEEP, line("fa2-cupy", 1), GPUS["h200"], "", ".PNG").startswith(b"\x89PNG")
 
 
 def test_the_roofline_names_the_gpu_its_peaks_and_the_intensities():
@@ -100,7 +109,7 @@ def test_a_variant_that_ends_early_says_where():
 def test_nothing_to_draw_is_no_crash(draw: str):
     nothing = [point("no-cupy", value, None, None) for value in SWEEP.values]
     found = (
-        draw_bytes(SWEEP, nothing, "", ".svg")
+        draw_bytes(SWEEP, nothing, GPUS["h200"], "", ".svg")
         if draw == "bytes"
         else draw_roofline(nothing, SWEEP, GPUS["h200"], "", ".svg")
     )
