@@ -64,7 +64,8 @@ class Cache:
                 return None
             with os.fdopen(entry, "rb") as file:
                 try:
-                    payload = _decode(file.read(self.limit_bytes + 1), full_key)
+                    # Not just the limit: Python allocates as many bytes as it is asked to read.
+                    payload = _decode(file.read(min(self.limit_bytes, status.st_size) + 1), full_key)
                 except OSError:
                     return None
                 if payload is not None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def test_gives_back_what_was_stored(cache: Cache) -> None:
     cache.put("ptx", KEY, PAYLOAD)
     assert cache.get("ptx", KEY) == PAYLOAD
     assert Cache(cache.directory, 1_000_000).get("ptx", KEY) == PAYLOAD
+
+
+def test_reading_takes_no_more_memory_than_the_entry_whatever_the_limit(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", 2**32)
+    cache.put("ptx", KEY, PAYLOAD)
+    tracemalloc.start()
+    try:
+        assert cache.get("ptx", KEY) == PAYLOAD
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(PAYLOAD)
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_empty_payload_is_not_an_absent_one(cache: Cache) -> None:
