@@ -49,12 +49,6 @@ _NOT_FINITE = (
         "",
     ),
     _in(
-        KERNEL,
-        "L of rows that are not finite kept from before, on warpgroups",
-        "if (cut || !L_BEFORE_S)",
-        "if (!L_BEFORE_S)",
-    ),
-    _in(
         NOT_FINITE,
         "keys that are not finite multiplied by zeros, on warpgroups",
         "row < BC && clear_not_finite<BC>(chip.K_tile, row)",

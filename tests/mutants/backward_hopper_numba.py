@@ -69,11 +69,6 @@ _NOT_FINITE = (
         ),
     ),
     _in(
-        KERNEL,
-        "L of rows that are not finite kept from before, on warpgroups",
-        ("if cut or not L_BEFORE_S:", "if not L_BEFORE_S:"),
-    ),
-    _in(
         NOT_FINITE,
         "keys that are not finite multiplied by zeros, on warpgroups",
         ("            in_K = clear_not_finite(chip, BC, row)\n", "            pass\n"),

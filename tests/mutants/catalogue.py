@@ -126,6 +126,8 @@ EQUIVALENT: dict[str, str] = {
     "budget of any kernel with 8-bit weights. tests/variants/test_fa3_fp8.py has a smaller tolerance for this variant",
     "sums beyond the range of float, in fa3-fp8": "a tile's weights must lie within a factor of 32 of the largest "
     "float. No campaign draws this; tests/variants/test_fa3_fp8.py tests it",
+    "L of rows that are not finite kept from before, in bwd-fa3": "dP of a row whose dO is not finite, and P or D of a "
+    "row whose Q is not, are not finite either, so dS is NaN, and P takes it from dS",
     "block without keys counted, in a ring": "its weight exp(-inf - m) is 0 and its O is 0, and the first block that a "
     "row meets shows it a key, its own at the latest. Only where all scores of a block are -inf may its O be NaN, and "
     "any result is accepted there",
