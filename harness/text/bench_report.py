@@ -115,8 +115,8 @@ def bench_notes(result: BenchResult) -> list[str]:
         "interval of the median. Ranked by time; = marks times whose intervals overlap, so that their order is "
         "unknown.",
         f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; clock: measured "
-        "during these runs. Much longer than a cold run: the clock fell, or, for short kernels, the host could not "
-        "launch any faster.",
+        "during these runs. If the sustained time is much longer than the cold one, the clock rate fell or, for short "
+        "kernels, the host could not launch any faster.",
         f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
         "100 % of a copy, caches served the rest.",
     ]
