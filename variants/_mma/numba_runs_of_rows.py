@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numba import cuda, int32
+from numba import cuda, int32, uint64
+
+from variants._mma.numba_tiles import STORED_BYTES
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,39 @@ class KeyFunctions:
     K: Callable
     """(keys, key): where K begins in memory; and below, V."""
     V: Callable
+
+
+class KeysOfHead(NamedTuple):
+    """Keys of one head from `first` to before `end`; tiles are counted from `begin` on, which is at most `first`."""
+
+    K_head: Any
+    """Address of the head's first row of K; and below, of V."""
+    V_head: Any
+    begin: Any
+    first: Any
+    end: Any
+
+
+def keys_of_head(D: int, first_tile: Callable, tile_after: Callable) -> KeyFunctions:
+    """The functions of `KeysOfHead` for rows of D elements, with these two, which divide tiles among the warps."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def first(keys):
+        return keys.first
+
+    @cuda.jit(device=True, forceinline=True)
+    def skipped(keys, key):
+        return int32(keys.first - key)
+
+    @cuda.jit(device=True, forceinline=True)
+    def K(keys, key):
+        return keys.K_head + uint64(key) * uint64(D * STORED_BYTES)
+
+    @cuda.jit(device=True, forceinline=True)
+    def V(keys, key):
+        return keys.V_head + uint64(key) * uint64(D * STORED_BYTES)
+
+    return KeyFunctions(first, skipped, first_tile, tile_after, K, V)
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,12 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_runs_of_rows import KeyFunctions, SeenFunctions
-from variants._mma.numba_tiles import numba_tiles
+from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
 from variants._mma.splits import BC, BR, WARPS
 
 ZERO = np.float32(0)
-FLOAT_BYTES, STORED_BYTES = 4, 2
+FLOAT_BYTES = 4
 THREADS = 32 * WARPS
 NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 load_word, store_word, store_pair, store_chunk = load_shared(4), store_shared(4), store_shared(8), store_shared(16)

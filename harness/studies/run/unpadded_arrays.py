@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.operations.attention.masks.arrays import CU_SEQLENS_K, CU_SEQLENS_Q
 from harness.operations.attention.masks.varlen import Varlen
 from harness.studies.run.python_arrays import as_numpy
 from harness.studies.run.user_arrays import Given
 from harness.support.errors import UsageError
 
-CU_SEQLENS = ("cu_seqlens_q", "cu_seqlens_k")
+CU_SEQLENS = (CU_SEQLENS_Q, CU_SEQLENS_K)
 """Where the rows, and the keys, of each sequence begin, and their number: (sequences + 1,) whole numbers."""
 
 
@@ -21,13 +22,13 @@ def sequences_of(starts: Mapping[str, Any]) -> Varlen:
 
     Raises `UsageError` if one of them is no such array.
     """
-    if CU_SEQLENS[0] not in starts:
-        raise UsageError(f"give {CU_SEQLENS[0]}, too")
+    if CU_SEQLENS_Q not in starts:
+        raise UsageError(f"give {CU_SEQLENS_Q}, too")
     lengths = {name: _lengths(name, array) for name, array in starts.items()}
-    rows = lengths[CU_SEQLENS[0]]
-    keys = lengths.get(CU_SEQLENS[1], rows)
+    rows = lengths[CU_SEQLENS_Q]
+    keys = lengths.get(CU_SEQLENS_K, rows)
     if len(rows) != len(keys):
-        raise UsageError(f"{CU_SEQLENS[0]} has {len(rows)} sequences and {CU_SEQLENS[1]} has {len(keys)}")
+        raise UsageError(f"{CU_SEQLENS_Q} has {len(rows)} sequences and {CU_SEQLENS_K} has {len(keys)}")
     return Varlen(rows, keys)
 
 

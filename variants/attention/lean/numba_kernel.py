@@ -7,7 +7,7 @@ with the keys of one head is in _mma/numba_split_attention.py. The CUDA twin is 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import cuda, float32, int32, uint32, uint64
 
@@ -28,8 +28,8 @@ from variants._mma.numba_equal_runs import (
     run_begin,
     tile_of,
 )
-from variants._mma.numba_mma import end_seen, first_seen, global_address, lane_index, shared_address
-from variants._mma.numba_runs_of_rows import RUNS_OF_ROWS, KeyFunctions, RunsOfRows
+from variants._mma.numba_mma import MINUS_INFINITY, end_seen, first_seen, global_address, lane_index, shared_address
+from variants._mma.numba_runs_of_rows import RUNS_OF_ROWS, KeysOfHead, RunsOfRows, keys_of_head
 from variants._mma.numba_split_attention import (
     FLOAT_BYTES,
     STORED_BYTES,
@@ -40,27 +40,6 @@ from variants._mma.numba_split_attention import (
     split_attention,
 )
 from variants._mma.splits import BC
-
-
-class KeysOfRun(NamedTuple):
-    """Keys of one head from `first` to before `end`; `begin` is where the lean tile of the first one begins."""
-
-    K_head: Any
-    """Address of the head's first row of K; and below, of V."""
-    V_head: Any
-    begin: Any
-    first: Any
-    end: Any
-
-
-@cuda.jit(device=True, forceinline=True)
-def first_key(keys):
-    return keys.first
-
-
-@cuda.jit(device=True, forceinline=True)
-def skipped(keys, key):
-    return int32(keys.first - key)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -74,20 +53,6 @@ def tile_after(keys, key):
     return int32(key + LEAN_TILE)
 
 
-def keys_of_run(D: int) -> KeyFunctions:
-    """Device functions for rows of D elements."""
-
-    @cuda.jit(device=True, forceinline=True)
-    def K(keys, key):
-        return keys.K_head + uint64(key) * uint64(D * STORED_BYTES)
-
-    @cuda.jit(device=True, forceinline=True)
-    def V(keys, key):
-        return keys.V_head + uint64(key) * uint64(D * STORED_BYTES)
-
-    return KeyFunctions(first_key, skipped, first_tile, tile_after, K, V)
-
-
 @functools.cache
 def lean_kernel(
     head_dim: int, slots: int, dtype: str, blocks_per_sm: int, output_tiles: int, features: NumbaFeatures
@@ -95,7 +60,8 @@ def lean_kernel(
     """The kernel for these compile-time parameters; `output_tiles`: room for their counters."""
     D, splits = head_dim, numba_splits(head_dim, slots, dtype)
     TD, share_rows, of_head = splits.TD, splits.share_rows, features.scores.of_head
-    attend_to_split = split_attention(splits, keys_of_run(D), RUNS_OF_ROWS, features.scores.apply, running_maximum(TD))
+    keys_of_run = keys_of_head(D, first_tile, tile_after)
+    attend_to_split = split_attention(splits, keys_of_run, RUNS_OF_ROWS, features.scores.apply, running_maximum(TD))
     finish = numba_equal_runs(splits, dtype, output_tiles, features.sink.logit, features.sink.WEIGHT > 0)
 
     # Of row r of an output tile, counted through the heads that share K and V.
@@ -110,12 +76,12 @@ def lean_kernel(
         O = cuda.local.array((1, TD, 4), float32)
         l = cuda.local.array(2, float32)
         m = cuda.local.array(2, float32)
-        m[0] = m[1] = float32(-float("inf"))
+        m[0] = m[1] = MINUS_INFINITY
         first_lean = uint32(uint32(first_lean_tile(tile)) - segment[BEGIN])
         begin = int32((first_lean + segment[AT]) * uint32(LEAN_TILE))
         end = int32((first_lean + segment[TO]) * uint32(LEAN_TILE))
         kv_head = uint64(segment[KV_HEAD]) * uint64(kv_len) * uint64(D * STORED_BYTES)
-        keys = KeysOfRun(
+        keys = KeysOfHead(
             global_address(K) + kv_head,
             global_address(V) + kv_head,
             begin,

@@ -27,7 +27,7 @@ from variants._mma.numba_mma import (
 )
 from variants._mma.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_parts import load_cg, numba_parts, store_float_global
-from variants._mma.numba_runs_of_rows import RUNS_OF_ROWS, KeyFunctions, RunsOfRows
+from variants._mma.numba_runs_of_rows import RUNS_OF_ROWS, KeysOfHead, RunsOfRows, keys_of_head
 from variants._mma.numba_split_attention import (
     FLOAT_BYTES,
     STORED_BYTES,
@@ -66,27 +66,6 @@ def exponentiate_with_constant(O, l, m, S, phi, largest):
             l[e // 2] += S[0, n, e]
 
 
-class KeysOfSplits(NamedTuple):
-    """Keys of one head from `first` to before `end`, of the splits from `begin` on."""
-
-    K_head: Any
-    """Address of the head's first row of K; and below, of V."""
-    V_head: Any
-    begin: Any
-    first: Any
-    end: Any
-
-
-@cuda.jit(device=True, forceinline=True)
-def first_key(keys):
-    return keys.first
-
-
-@cuda.jit(device=True, forceinline=True)
-def skipped(keys, key):
-    return int32(keys.first - key)
-
-
 @cuda.jit(device=True, forceinline=True)
 def first_tile(keys, warp):
     key = int32(keys.begin + warp * BC)
@@ -98,20 +77,6 @@ def first_tile(keys, warp):
 @cuda.jit(device=True, forceinline=True)
 def tile_after(keys, key):
     return int32(key + WARPS * BC)
-
-
-def keys_of_splits(D: int) -> KeyFunctions:
-    """Device functions for rows of D elements."""
-
-    @cuda.jit(device=True, forceinline=True)
-    def K(keys, key):
-        return keys.K_head + uint64(key) * uint64(D * STORED_BYTES)
-
-    @cuda.jit(device=True, forceinline=True)
-    def V(keys, key):
-        return keys.V_head + uint64(key) * uint64(D * STORED_BYTES)
-
-    return KeyFunctions(first_key, skipped, first_tile, tile_after, K, V)
 
 
 class RowTile(NamedTuple):
@@ -156,8 +121,9 @@ def unified_max_kernel(
         splits.TD, splits.share_rows, splits.shared_O, splits.shared_l, splits.shared_m
     )  # fmt: skip
     of_head, logit_of_head, WEIGHT = features.scores.of_head, features.sink.logit, features.sink.WEIGHT
+    keys_of_splits = keys_of_head(D, first_tile, tile_after)
     with_constant, with_maximum = (
-        split_attention(splits, keys_of_splits(D), RUNS_OF_ROWS, features.scores.apply, exponentiate)
+        split_attention(splits, keys_of_splits, RUNS_OF_ROWS, features.scores.apply, exponentiate)
         for exponentiate in (exponentiate_with_constant, running_maximum(TD))
     )
     parts = numba_parts(D, dtype, WEIGHT > 0)
@@ -194,7 +160,7 @@ def unified_max_kernel(
     def keys_from(tile, K, V, begin, end, kv_len):
         kv_head = tile.kv_head * uint64(kv_len) * uint64(D * STORED_BYTES)
         first, last = int32(max(begin, tile.first)), int32(min(end, tile.end))
-        return KeysOfSplits(global_address(K) + kv_head, global_address(V) + kv_head, begin, first, last)
+        return KeysOfHead(global_address(K) + kv_head, global_address(V) + kv_head, begin, first, last)
 
     @cuda.jit(device=True, forceinline=True)
     def queries_of(tile, q_len, t):

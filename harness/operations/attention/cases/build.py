@@ -15,6 +15,7 @@ from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.bias import BIAS
 from harness.operations.attention.layout import BSHD, DENSE, QKV, Layout
 from harness.operations.attention.layout import DRAWN as LAYOUTS
+from harness.operations.attention.masks.mask import Mask
 from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT, V_HEAD_DIM, Problem
 from harness.operations.attention.score_terms import TERMS
@@ -43,8 +44,7 @@ def fitted(**fields: Any) -> Problem:
     If rows of V are not as long as those of K, there is no packed layout, and it becomes another one. With dropout or a
     bias, there are no unpadded sequences.
     """
-    if fields.get(DROPOUT) or fields.get(BIAS) is not None:
-        fields["mask"] = fields["mask"].without(Varlen.kind)
+    fields["mask"] = mask_beside(fields["mask"], fields.get(DROPOUT), fields.get(BIAS))
     if fields.get(LAYOUT, DENSE).order == QKV and V_HEAD_DIM in fields:
         fields[LAYOUT] = Layout(BSHD, fields[LAYOUT].gap)
     elif fields.get(LAYOUT, DENSE).order == QKV:
@@ -52,6 +52,11 @@ def fitted(**fields: Any) -> Problem:
         mask = fields["mask"].clipped_to(fields["batch"], length, length)
         fields |= {"kv_heads": fields["heads"], "q_len": length, "kv_len": length, "mask": mask}
     return Problem(**fields)
+
+
+def mask_beside(mask: Mask, dropout: float | None, bias: Any) -> Mask:
+    """Return the mask, without unpadded sequences if there is dropout or a bias, which exclude them."""
+    return mask.without(Varlen.kind) if dropout or bias is not None else mask
 
 
 def other_width(head_dim: int, is_wider: bool) -> int:

@@ -18,12 +18,11 @@ from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.bias import BIAS
-from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild, other_width
+from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild, mask_beside, other_width
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.layout import DRAWN as LAYOUTS
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.masks.varlen import Varlen
 from harness.operations.attention.problem import DROPOUT, LAYOUT, V_HEAD_DIM, Problem
 from harness.operations.attention.sizes import default_scale, heads_in_words
 
@@ -279,9 +278,7 @@ def _changed(case: Case, **fields: Any) -> Case:
     p = case.problem
     batch, q_len, kv_len, mask = (fields.get(name, getattr(p, name)) for name in ("batch", "q_len", "kv_len", "mask"))
     mask = mask.clipped_to(batch, q_len, kv_len)
-    if fields.get(DROPOUT, p.dropout) or fields.get(BIAS, p.bias) is not None:
-        mask = mask.without(Varlen.kind)
-    fields["mask"] = mask
+    fields["mask"] = mask_beside(mask, fields.get(DROPOUT, p.dropout), fields.get(BIAS, p.bias))
     layout = fields.pop(LAYOUT, p.layout)
     changed = dataclasses.replace(p, **fields, layout=DENSE)
     if not layout.is_dense:
