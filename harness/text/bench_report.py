@@ -117,8 +117,8 @@ def bench_notes(result: BenchResult) -> list[str]:
         f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; clock: measured "
         "during these runs. If the sustained time is much longer than the cold one, the clock rate fell or, for short "
         "kernels, the host could not launch any faster.",
-        f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
-        "100 % of a copy, caches served the rest.",
+        f"TFLOP/s: {operation.flops_in_words}. GB/s: the bytes of sectors that the variant claims, per second of the "
+        "median time; above 100 % of copy, caches served some of them.",
     ]
     notes += notes_on_devices(result.problem, result.device)
     if result.torch is not None and operation.libraries_in_words is not None:
@@ -128,7 +128,7 @@ def bench_notes(result: BenchResult) -> list[str]:
         notes.append(f"Installed with PyTorch: {', '.join(others)}.")
     for row in result.rows:
         if row.held_down_by is not None:
-            notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")
+            notes.append(f"{row.variant}: clock rate limited by {row.held_down_by} during the sustained runs")
         if row.reason is not None:
             notes.append(f"{row.variant}: {row.verdict}: {row.reason}")
     return notes

@@ -229,7 +229,7 @@ def _notes(result: WhyResult) -> list[str]:
     untiled = [profile.variant for profile in _profiles(result) if has_no_tiles(profile)]
     if untiled:
         notes.append(
-            f"Kernels without tiles, such as {' and '.join(untiled)}, typically take about four times as long as "
+            f"Untiled kernels, such as {' and '.join(untiled)}, typically take about four times as long as "
             "predicted."
         )
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
