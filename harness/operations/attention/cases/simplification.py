@@ -177,9 +177,10 @@ def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
     for rows, keys in sorted(fewer, key=lambda pair: (pair[0] * pair[1], max(pair), pair)):
         if (rows * keys, max(rows, keys)) >= here:
             return
-        # How full the last tiles are: as they were, barely, wholly.
+        # How full the last tiles are: as they were, barely, wholly, half.
         as_was = (p.q_len - (row_tiles - 1) * build.tile_rows, p.kv_len - (key_tiles - 1) * build.tile_keys)
-        for q_fill, kv_fill in (as_was, (1, 1), (build.tile_rows, build.tile_keys)):
+        whole, half = (build.tile_rows, build.tile_keys), (-(-build.tile_rows // 2), -(-build.tile_keys // 2))
+        for q_fill, kv_fill in dict.fromkeys((as_was, (1, 1), whole, half)):
             smaller = _changed(
                 case, q_len=(rows - 1) * build.tile_rows + q_fill, kv_len=(keys - 1) * build.tile_keys + kv_fill
             )

@@ -87,6 +87,13 @@ def test_fewer_tiles_are_found_under_other_inputs():
     assert (small.regime, PLAIN.tiles(small.problem)) == ("rising", (1, 2))
 
 
+def test_a_tile_that_only_passes_with_one_key_or_full_is_left_partly_full():
+    """As with a kernel that counts the last key again in each empty place of its last tile."""
+    start = Case(Problem(heads=1, q_len=1, kv_len=33, head_dim=16))
+    small = simplify(start, lambda c: c.problem.kv_len > 1 and c.problem.kv_len % 32 != 0, BUILDS)
+    assert small.problem.kv_len == 2
+
+
 def test_edits_outside_of_a_smaller_problem_are_dropped():
     small = simplify(LARGE, lambda c: not any(e.array == "V" for e in c.edits) or c is LARGE, BUILDS)
     assert small.edits == ()
