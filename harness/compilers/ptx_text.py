@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.compilers.cluster_launch import in_clusters
 from harness.compilers.compiled_kernel import CompiledKernel
+from harness.compilers.launch_attributes import has_attributes, with_attributes
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain
@@ -122,8 +122,8 @@ def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...],
         static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
         with gpu.shared_memory_refusal_explained(launch, static_bytes):
             driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
-    if launch.cluster is not None:
-        return in_clusters(function.ptr, launch, args, gpu)
+    if has_attributes(launch, gpu.arch):
+        return with_attributes(function.ptr, launch, args, gpu)
     return lambda: function(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
 

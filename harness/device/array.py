@@ -81,6 +81,7 @@ class DeviceArray:
     def numpy(self) -> npt.NDArray[Any]:
         """Copy the elements to a new NumPy array. Raises `UsageError` if the array was freed."""
         self._allocated()
+        self.device.synchronize()
         copied: npt.NDArray[Any] = self._host.copy()
         return copied
 
@@ -130,6 +131,7 @@ class DeviceArray:
         self._allocated()
         found = self._host[index]
         if not isinstance(found, np.ndarray) or isinstance(found, np.void):
+            self.device.synchronize()
             return found.copy()
         if found.size and not np.may_share_memory(found, self._host):
             raise UsageError(f"array {self.name}: an index on the device is of integers and slices; use x.numpy()[...]")
@@ -138,6 +140,7 @@ class DeviceArray:
     def __setitem__(self, index: Any, values: Any) -> None:
         """Copy `values` from the host, or from another device array, to some of the elements."""
         allocation = self._allocated()
+        self.device.synchronize()
         self._host[index] = values.numpy() if isinstance(values, DeviceArray) else values
         state = self.device.memory.buffer_of(allocation).written
         if state is not None:

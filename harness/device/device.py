@@ -28,6 +28,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.emulated_gpu import EmulatedGpu
 from harness.emulator.instruments import Instruments
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
+from harness.emulator.launch.kernel_launch import PreviousLaunch
 from harness.emulator.launch.memory.module_memory import LoadedModules
 from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.native.kernel_cache import native_kernel
@@ -89,6 +90,7 @@ class Device:
             step_limit or MOST_STEPS, threads or usable_cores(), seed, shuffle=sanitize and seed != 0
         )
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._previous = PreviousLaunch()
 
     def __enter__(self) -> Device:
         return self
@@ -182,11 +184,13 @@ class Device:
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy bytes to the host. Raises `UsageError` if they are not in one allocation."""
+        self.synchronize()
         return self.memory.view(address, nbytes).tobytes()
 
     def write(self, address: int, data: bytes | bytearray | memoryview | npt.NDArray[Any]) -> None:
         """Copy bytes, or a C-contiguous array, to the device. Raises `UsageError` if they do not fit an allocation."""
         source = np.frombuffer(data, np.uint8)
+        self.synchronize()
         self.memory.view(address, source.nbytes, written=True)[:] = source
 
     def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -194,6 +198,7 @@ class Device:
 
         Raises `UsageError` if they are not in one allocation.
         """
+        self.synchronize()
         return self.memory.view(address, nbytes)
 
     # Code -----------------------------------------------------------------------------------------------------------
@@ -228,7 +233,7 @@ class Device:
 
     def launch(
         self, kernel: Any, grid: Any, block: Any, args: Sequence[Any] = (), shared_bytes: int = 0, cluster: Any = None,
-        *, cooperative: bool = False,
+        *, cooperative: bool = False, overlaps_previous: bool = False,
     ) -> LaunchResult:  # fmt: skip
         """Run a kernel over its grid and return its counts. Its results are in place.
 
@@ -238,6 +243,10 @@ class Device:
         In a `cooperative` launch all blocks are resident together, so that they may wait for each other (`grid.sync()`
         of cooperative groups). Kernels of Numba that call it, and of CuPy with `enable_cooperative_groups`, are
         always launched so.
+
+        With `overlaps_previous` the launch may begin before the previous one has ended (programmatic dependent launch).
+        Here it never does, but the sanitizer finds what lacks a `griddepcontrol.wait`. Whatever reads or writes memory
+        in between, such as `x.numpy()` or `device.array`, lets the previous launch end.
 
         Arguments are arrays of this device, tensor maps, NumPy scalars, structures as bytes or NumPy structured
         scalars, tuples (structs in CUDA and PTX), and addresses as integers. A kernel with types in its source (CUDA,
@@ -259,7 +268,11 @@ class Device:
             if chosen.toolchain.types_in_source and len(given) == len(compiled.parameters):
                 given = tuple(typed_scalar(each, parameter) for each, parameter in zip(given, compiled.parameters))
             words = compiled.pack(given)
-        return self._run(chosen, compiled, words, step, names, cooperative)
+        return self._run(chosen, compiled, words, step, names, cooperative, overlaps_previous)
+
+    def synchronize(self) -> None:
+        """Wait for the launches so far. They have ended, but without it, a later launch may overlap the last one."""
+        self._previous.recorder = None
 
     def call(self, function: CuteFunction, *arguments: Any) -> tuple[LaunchResult, ...]:
         """Call a compiled CuTe function, and run the kernels that it launches, in order. Returns their counts.
@@ -312,6 +325,7 @@ class Device:
         cluster: Any = None,
         *,
         cooperative: bool = False,
+        overlaps_previous: bool = False,
     ) -> LaunchResult:
         """Run a kernel with its parameters as bytes: each, or all in one block in the layout of `Kernel.parameters`.
 
@@ -319,13 +333,14 @@ class Device:
         """
         step = _checked(kernel, grid, block, (), shared_bytes, cluster)
         if not isinstance(parameters, bytes):
-            return self._run(kernel, kernel.compiled_for(), tuple(parameters), step, {}, cooperative)
+            words = tuple(parameters)
+            return self._run(kernel, kernel.compiled_for(), words, step, {}, cooperative, overlaps_previous)
         layout = kernel.parameters
         end = max((each.offset + each.size_bytes for each in layout), default=0)
         if len(parameters) < end:
             raise UsageError(f"kernel {kernel.name} has {end} bytes of parameters; it is given {len(parameters)}")
         words = tuple(parameters[each.offset : each.offset + each.size_bytes] for each in layout)
-        return self._run(kernel, kernel.compiled_for(), words, step, {}, cooperative)
+        return self._run(kernel, kernel.compiled_for(), words, step, {}, cooperative, overlaps_previous)
 
     def facts(self, compiled: CompiledKernel) -> KernelFacts:
         """What the translation of a kernel to native code finds. Raises `CompileError` and `UnsupportedInstruction`."""
@@ -339,9 +354,11 @@ class Device:
 
     def _run(
         self, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...], step: Launch, names: dict[int, str],
-        cooperative: bool,
+        cooperative: bool, overlaps_previous: bool,
     ) -> LaunchResult:  # fmt: skip
-        geometry = replace(Geometry.of(step), cooperative=cooperative or compiled.cooperative)
+        geometry = replace(
+            Geometry.of(step), cooperative=cooperative or compiled.cooperative, overlaps_previous=overlaps_previous
+        )
         with _as_usage_error():
             report, findings = EmulatedGpu(instruments=self.instruments, gpu=self.gpu).launch(
                 compiled,
@@ -352,6 +369,7 @@ class Device:
                 self._options,
                 name=kernel.name,
                 tier=self._tier(compiled),
+                previous=self._previous,
             )
         self._seconds[compiled.ptx, compiled.entry] += report.seconds or 0.0
         return LaunchResult(

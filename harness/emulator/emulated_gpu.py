@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.compilers import CompiledKernel
 from harness.compilers.ptxas import Resources, resources
@@ -18,7 +18,7 @@ from harness.emulator.launch.configuration import (
     resident_clusters,
 )
 from harness.emulator.launch.hardware_tensor_maps import translated
-from harness.emulator.launch.kernel_launch import LaunchEvents, launch
+from harness.emulator.launch.kernel_launch import LaunchEvents, PreviousLaunch, launch
 from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.emulator.native.compile_worker import THIS_PROCESS
@@ -29,6 +29,7 @@ from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.schedule.events import EventListener
 from harness.execution.traffic.counts import CacheReport, CacheTraffic, by_place
 from harness.model.finding import Finding
+from harness.ptx.targets import may_overlap_launches
 from harness.support.gpu_data_sheets import GPUS, Gpu
 from harness.support.memory_units import SECTOR_BYTES
 
@@ -81,15 +82,19 @@ class EmulatedGpu:
         tier: Tier = Tier.OPTIMIZED,
         hierarchy: MemoryHierarchy | None = None,
         events: RunEvents | None = None,
+        previous: PreviousLaunch | None = None,
     ) -> tuple[LaunchReport, tuple[Finding, ...] | None]:
         """Run a kernel over its grid. Returns the counts, and the sanitizer's findings if it is an instrument.
 
         `parameters` has the bytes of each parameter. The kernel reads and writes `memory`, whose buffer number i is at
         the address `abi.layout.buffer_address(i)`, and the variables in `module`. `name` is that of the kernel in
-        messages.
+        messages. `previous` is passed from launch to launch of a device, so that the sanitizer compares a launch with
+        those which it may overlap.
 
         Raises `KernelFault`, `PlanError` for an invalid launch, `CompileError` or `UnsupportedInstruction`.
         """
+        if geometry.overlaps_previous and not may_overlap_launches(compiled.arch):
+            geometry = replace(geometry, overlaps_previous=False)
         kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self.instruments, tier)
         require_registers(name, compiled, geometry, self._gpu, kernel.facts.most_threads)
         needs_residency = events is not None and events.gpu is not None
@@ -110,6 +115,7 @@ class EmulatedGpu:
             None if events is None else _launch_events(events, name, geometry, used),
             lambda: resident_clusters(compiled, geometry, self._gpu),
             self._gpu,
+            previous,
         )
         modelled = None
         if hierarchy is not None and caches is not None and used is not None:

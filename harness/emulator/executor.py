@@ -16,6 +16,7 @@ from harness.emulator.emulated_gpu import EmulatedGpu, RunEvents
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
+from harness.emulator.launch.kernel_launch import PreviousLaunch
 from harness.emulator.launch.memory.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.memory.peer_copies import CopiesOfRun
 from harness.emulator.launch.memory.run_memory import RunMemory, require_emulated
@@ -203,11 +204,14 @@ class EmulatorExecutor:
         """Run all launches and copies. A fault carries the sanitizer's findings so far."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
+        previous = {step.device: PreviousLaunch() for step in plan.launches}
         for number, step in enumerate(plan.launches):
             wanted = None if events is None else replace(events, number=number)
             copies.begin_launch(number)
             try:
-                report, found = self._launch(step, problem, pointers, memory, hierarchy, modules, wanted)
+                report, found = self._launch(
+                    step, problem, pointers, memory, hierarchy, modules, previous[step.device], wanted
+                )
                 copies.require_apart(number, report)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
@@ -225,6 +229,7 @@ class EmulatorExecutor:
         memory: RunMemory,
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
+        previous: PreviousLaunch,
         events: RunEvents | None = None,
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
@@ -241,6 +246,7 @@ class EmulatorExecutor:
             tier=self._tier(problem),
             hierarchy=hierarchy,
             events=events,
+            previous=previous,
         )
         return report, findings or ()
 

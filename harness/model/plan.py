@@ -146,6 +146,10 @@ class Launch:
     """The blocks that the emulator runs of a huge problem (`BaseProblem.spread`), chosen by the harness. None: all."""
     device: int = 0
     """The device that runs it, counted from 0. All its buffers lie in that device's memory."""
+    overlaps_previous: bool = False
+    """Whether it may begin before the previous launch of its device has ended (programmatic dependent launch): as soon
+    as all blocks of that have executed `griddepcontrol.launch_dependents`, or ended. Before it accesses what that
+    launch writes, or writes what that accesses, it has to execute `griddepcontrol.wait`. No effect before Hopper."""
 
     def __post_init__(self) -> None:
         kernel = f"kernel {self.kernel_name}: its"
@@ -171,6 +175,8 @@ class Launch:
         if self.cluster is not None:
             object.__setattr__(self, "cluster", _whole_numbers(f"{kernel} cluster", self.cluster))
             require_cluster(kernel, self.grid, self.cluster)
+        if not isinstance(self.overlaps_previous, bool):
+            raise PlanError(f"{kernel} overlaps_previous is {self.overlaps_previous!r}; it has to be True or False")
 
     @property
     def kernel_name(self) -> str:
@@ -239,7 +245,8 @@ class Plan:
     """
 
     launches: tuple[Launch, ...]
-    """Kernel launches in order. Each starts after the previous one of its device has ended."""
+    """Kernel launches in order. Each starts after the previous one of its device has ended, unless it may overlap it
+    (`Launch.overlaps_previous`)."""
     buffers: tuple[Buffer, ...] = ()
     """Buffers in addition to the problem's inputs and outputs, such as Q, K, V and O, which always exist. One with the
     name of an optional output of the operation, such as `lse`, is that output. Their initial content is undefined."""
@@ -259,6 +266,9 @@ class Plan:
                         f"the plan's {field}[{position}] is {each!r}; each of them has to be a {of.__name__}(...)"
                     )
             object.__setattr__(self, field, tuple(given))
+        for number, launch in enumerate(self.launches):
+            if launch.overlaps_previous:
+                _require_launch_before(self, number)
 
     def all_buffers(self, problem: BaseProblem) -> dict[str, Buffer]:
         """Return every buffer by name, as kernels get them: those of inputs and outputs, and the plan's own.
@@ -323,6 +333,18 @@ class Plan:
     def device_bytes(self, problem: BaseProblem) -> tuple[int, ...]:
         """Return how many bytes each device holds: its parts of inputs and outputs, and the plan's own buffers."""
         return held_bytes(self.all_buffers(problem).values(), problem.devices)
+
+
+def _require_launch_before(plan: Plan, number: int) -> None:
+    """Raise `PlanError` if no launch, or something else, comes right before the launch of this number on its device."""
+    launch = plan.launches[number]
+    if all(earlier.device != launch.device for earlier in plan.launches[:number]):
+        raise PlanError(f"kernel {launch.kernel_name} is launched first; there is no launch that it could overlap")
+    if any(number in (copy.start, copy.wait) for copy in plan.copies):
+        raise PlanError(
+            f"kernel {launch.kernel_name} cannot overlap the launch before it, because a copy between devices starts "
+            "or is waited for in between"
+        )
 
 
 def _require_room(launch: Launch, argument: Reshaped, view: View) -> None:

@@ -39,3 +39,9 @@ class Target(NamedTuple):
         if self.suffix == "f":
             return self.number <= here.number and self.number // 10 == here.number // 10
         return self.number <= here.number
+
+
+def may_overlap_launches(arch: str) -> bool:
+    """Whether GPUs of this architecture can begin a launch before the previous one has ended (`griddepcontrol`)."""
+    target = Target.named(arch)
+    return target is not None and target.number >= 90

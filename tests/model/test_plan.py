@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from harness.compilers.tensor_maps import native_arguments
+from harness.model.peer_copy import PeerCopy
 from harness.model.plan import Buffer, Launch, Plan, Reshaped
 from harness.operations.attention.layout import Layout
 from harness.operations.attention.problem import Problem
@@ -36,6 +37,7 @@ def launch(**changed: object) -> Launch:
         ({"shared_bytes": None}, r"its shared_bytes is None"),
         ({"args": None}, r"kernel adds: its args are None"),
         ({"args": "Q"}, r"kernel adds: its args are 'Q'"),
+        ({"overlaps_previous": 1}, r"kernel adds: its overlaps_previous is 1; it has to be True or False"),
     ],
 )
 def test_a_launch_of_the_wrong_kind_is_refused(changed: dict[str, object], words: str):
@@ -70,6 +72,20 @@ def test_a_buffer_of_the_wrong_kind_is_refused(fields: tuple[object, ...], words
 def test_a_plan_holds_launches_and_buffers_alone(launches: object, buffers: object, words: str):
     with pytest.raises(PlanError, match=words):
         Plan(launches, buffers)
+
+
+def test_a_launch_overlaps_the_one_right_before_it_on_its_device():
+    first, second = launch(), launch(overlaps_previous=True)
+    copies = [PeerCopy("x", "y", 4, start, wait) for start, wait in ((0, 2), (1, 2), (0, 1))]
+    Plan((first, second, first), copies=copies[:1])
+    for launches, copy, words in (
+        ((second, first), (), "is launched first"),
+        ((first, launch(overlaps_previous=True, device=1)), (), "is launched first"),
+        ((first, second), copies[1:2], "a copy between devices starts or is waited for in between"),
+        ((first, second), copies[2:], "a copy between devices starts or is waited for in between"),
+    ):
+        with pytest.raises(PlanError, match=words):
+            Plan(launches, copies=copy)
 
 
 def test_whole_numbers_of_numpy_and_lists_are_as_good():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
+from harness.compilers.launch_attributes import has_attributes
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.packed_launch import bind_packed
 from harness.compilers.ptx_text import bind_ptx
@@ -54,7 +55,7 @@ class CupyToolchain(Toolchain):
         from harness.compilers.cupy.rawkernel import feature_arch
 
         kernel = launch.kernel
-        if launch.cluster is not None:
+        if has_attributes(launch, gpu.arch):
             return bind_packed(self, launch, arrays, gpu)
         if feature_arch(tuple(kernel.options), gpu.arch) is not None:
             # CuPy appends the GPU's own architecture to the options, which disables features of `sm_90a`.

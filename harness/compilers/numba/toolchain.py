@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
+from harness.compilers.launch_attributes import has_attributes
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.packed_launch import bind_packed
 from harness.compilers.tensor_maps import keeping, uploaded
@@ -53,8 +54,8 @@ class NumbaToolchain(Toolchain):
 
         dispatcher, name = launch.kernel, launch.kernel_name
         _refuse_simulated(dispatcher)
-        # Numba compiles for `sm_90` but not for `sm_90a`, and cannot launch clusters.
-        if launch.cluster is not None or feature_arch(dispatcher, gpu.arch) is not None:
+        # Numba compiles for `sm_90` but not for `sm_90a`, and cannot pass attributes.
+        if has_attributes(launch, gpu.arch) or feature_arch(dispatcher, gpu.arch) is not None:
             return bind_packed(self, launch, arrays, gpu)
         native, kept = uploaded(launch, arrays, gpu, self.tensor_maps_by_value)
         # No synchronization is needed: the kernels use the same stream as copies and fills.

@@ -77,6 +77,8 @@ class Driver:
         """Pools of memory: the device's own, and the one of `cuMemAllocAsync`."""
         self.pooled: dict[int, tuple[Any, int]] = {}
         """Pool and size of the memory that was allocated from a pool, by address."""
+        self.working_stream: Any = None
+        """The stream whose work was executed last."""
         self.recordings: list[Any] = []
         """How streams record graphs now."""
         self.texts: dict[int, Any] = {}

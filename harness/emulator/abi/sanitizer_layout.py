@@ -4,7 +4,7 @@ Each worker has a state, for the cluster that it runs (usually one block). All s
 
 A time is the number of a cluster, in the order in which they begin, above bit `CLUSTER_SHIFT`, and below it the number
 of requests and synchronizations of this cluster so far. So a time identifies the cluster, and only times of one cluster
-can be compared.
+can be compared. A launch that may overlap the previous one continues its numbers, so times identify the launch, too.
 """
 
 from __future__ import annotations
@@ -55,12 +55,17 @@ SLOTS = (
     "SITE_BYTES",  # a byte per instruction: size of the elements that it accesses, 0 if it is not to be compared
     "MODIFIED_MAPS",  # tensor maps that were modified and not fenced, see `MODIFIED_MAP_BYTES`
     "SHARED_ARRAYS",  # per variable in shared memory: where it begins, and ends
+    "LAUNCH_START",  # earlier times belong to launches that this one may overlap
+    "ENDED_LAUNCHES",  # a grid clock of these launches, as far as they have ended after a griddepcontrol.wait
 )
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
-CLUSTER_COUNT, RECORD_COUNT, FINDING_COUNT, LOST = range(0, 32, 8)
-"""Counts of a launch: clusters that have begun, records, findings, and findings that did not fit."""
-CLUSTER_SHIFT = 36
-"""A cluster has fewer requests and synchronizations than 1 << this; a launch has up to 1 << 25 clusters."""
+CLUSTER_COUNT, RECORD_COUNT, FINDING_COUNT, LOST, GRID_WAITS = range(0, 40, 8)
+"""Counts of a launch: clusters that have begun, those of launches that it may overlap included; records; findings, and
+findings that did not fit; executions of griddepcontrol.wait."""
+COUNTS = 5
+CLUSTER_SHIFT, MOST_CLUSTERS = 36, 1 << 25
+"""A cluster has fewer requests and synchronizations than 1 << the first. A launch, with those that it may overlap, has
+up to as many clusters as the second."""
 
 # A clock has three words for each warp: the time up to which the actions of all its lanes are known; the time up to
 # which those of some lanes are known; and the mask of these lanes. The same three words follow for what lies before a
@@ -91,7 +96,12 @@ GLOBAL_READERS = 2
 the next writer."""
 EARLIER_READER = READERS + GLOBAL_READERS * ENTRY_BYTES
 """Offset of the last reader in another block."""
-GLOBAL_SYNC = EARLIER_READER + ENTRY_BYTES
+OVERLAPPED_READER = EARLIER_READER + ENTRY_BYTES
+"""Offset of a reader in a launch that this one may overlap: of several such launches, the first one that read the cell,
+because what orders its reads orders those of later launches."""
+GLOBAL_ENTRIES = GLOBAL_READERS + 2
+"""Number of all reader entries for global memory."""
+GLOBAL_SYNC = OVERLAPPED_READER + ENTRY_BYTES
 """Offset of the number of the record of what was released here; 0 if nothing was."""
 GLOBAL_CELL_BYTES = GLOBAL_SYNC + 8
 WARP_MASK = 0xFF

@@ -36,13 +36,17 @@ class Geometry:
     """Whether all blocks are resident together and may wait for each other (`grid.sync()`)."""
     sample: BlockSample | None = None
     """The blocks that run; None for all."""
+    overlaps_previous: bool = False
+    """Whether the launch may begin before the previous one has ended, which only the sanitizer considers."""
 
     @classmethod
     def of(cls, launch: Launch) -> Geometry:
         """The geometry of a launch."""
         grid, block = in_three_dimensions(launch.grid), in_three_dimensions(launch.block)
         cluster = None if launch.cluster is None else in_three_dimensions(launch.cluster)
-        return cls(grid, block, launch.shared_bytes, cluster, sample=launch.sample)
+        return cls(
+            grid, block, launch.shared_bytes, cluster, sample=launch.sample, overlaps_previous=launch.overlaps_previous
+        )
 
     @property
     def blocks_per_cluster(self) -> int:

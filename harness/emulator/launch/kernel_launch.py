@@ -61,6 +61,18 @@ class LaunchCounts:
     """Remarks on behaviour of the kernel that is undefined on a GPU but not a fault."""
 
 
+@dataclass
+class PreviousLaunch:
+    """What the sanitizer knows of the previous launch of a device, which the next one may overlap."""
+
+    recorder: LaunchRecorder | None = None
+
+    def take(self, overlaps: bool) -> LaunchRecorder | None:
+        """The previous launch if the next one `overlaps` it. It is forgotten, to make room for the next one."""
+        taken, self.recorder = self.recorder, None
+        return taken if overlaps else None
+
+
 @dataclass(frozen=True)
 class LaunchEvents:
     """The listener to the events of a launch."""
@@ -85,12 +97,14 @@ def launch(
     events: LaunchEvents | None = None,
     resident: Callable[[], int] | None = None,
     gpu: Gpu = GPUS["h200"],
+    previous: PreviousLaunch | None = None,
 ) -> LaunchCounts:
     """Run a kernel over its grid. `listener` receives each block's accesses; `events` receives all of its events.
 
     `module` has the variables that the kernel shares with earlier launches; without it they have their initial values.
     `resident()` is the number of clusters (usually blocks) that the GPU holds at a time; without it, all of them. `gpu`
-    limits the shared memory of a block.
+    limits the shared memory of a block. `previous` holds what the sanitizer knows of the launch before, which may still
+    run if `geometry.overlaps_previous`, and then what it knows of this one.
 
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for errors of the kernel, with
     the report of the first faulting block for any number of cores; `PlanError` for an invalid launch.
@@ -121,7 +135,7 @@ def launch(
     run_blocks = _run_blocks()
     block_of_parameters = parameter_block(facts, name, parameters)
     tables = BufferTables(facts, buffers, module or ModuleMemory())
-    recorder = _recorder(kernel, name, geometry, buffers, tables)
+    recorder = _recorder(kernel, name, geometry, buffers, tables, previous)
     takes_turns = facts.ordered or recorder is not None
     one_after_another = takes_turns or options.shuffle
     chosen = geometry.chosen_clusters
@@ -179,6 +193,8 @@ def launch(
         raise fault
     run.deliver_cancelled()
     text.flush()
+    if previous is not None:
+        previous.recorder = recorder
     counters = tables.block_counters()
     return LaunchCounts(
         tables.traffic(),
@@ -278,13 +294,19 @@ def _barrier_findings(workers: Sequence[Worker], facts: KernelFacts, name: str) 
 
 
 def _recorder(
-    kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer], tables: BufferTables
+    kernel: NativeKernel,
+    name: str,
+    geometry: Geometry,
+    buffers: Sequence[DeviceBuffer],
+    tables: BufferTables,
+    previous: PreviousLaunch | None,
 ) -> LaunchRecorder | None:
     if not kernel.instruments.sanitizer:
         return None
     maps = [b.written if b.written is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
-    sizes = [(b.name, b.data.nbytes) for b in buffers]
-    return LaunchRecorder(kernel.facts, name, geometry, sizes, maps, tables.also_buffers(buffers))
+    named = [(b.name, b.data) for b in buffers]
+    overlapped = None if previous is None else previous.take(geometry.overlaps_previous)
+    return LaunchRecorder(kernel.facts, name, geometry, named, maps, tables.variables(buffers), overlapped)
 
 
 def _run_blocks() -> Callable[[int, int, int], int]:

@@ -21,6 +21,7 @@ from harness.emulator.sanitizer.watch import (
     watch_array,
     watch_cluster_fence,
     watch_fence,
+    watch_grid_wait,
     watch_lanes,
     watch_members,
     watch_memory,
@@ -57,6 +58,6 @@ CORE = _by_name(
 
 SANITIZER = _by_name(
     watch_shared, watch_memory, watch_lanes, watch_fence, watch_cluster_fence, watch_proxy_fence, watch_members,
-    watch_sources, watch_undefined, watch_array, watch_modified_map, watch_map_fence,
+    watch_sources, watch_undefined, watch_array, watch_modified_map, watch_map_fence, watch_grid_wait,
 )  # fmt: skip
 """Functions by name, for kernels that are compiled for the sanitizer."""

@@ -99,7 +99,7 @@ def watch_global_run(
             check(state, WAW, warp, 1 << lane, site, strength, address, size, cell)
             if not combines:
                 check(state, WAW, warp, 1 << lane, site, 0, address, size, cell + STRONG_WRITER)
-            for reader in range(at.GLOBAL_READERS + 1):
+            for reader in range(at.GLOBAL_ENTRIES):
                 entry = cell + READERS + ENTRY_BYTES * reader
                 check(state, WAR, warp, 1 << lane, site, strength, address, size, entry)
             note_writer(cell, warp, lane, site, strength, time)

@@ -19,7 +19,8 @@ RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
 STRENGTH_AT, STRENGTH_MASK, WARPGROUP_BIT = at.STRENGTH_AT, at.STRENGTH_MASK, at.WARPGROUP_BIT
 BLOCK_WARPS, SITE_BYTES = at.SLOT["BLOCK_WARPS"], at.SLOT["SITE_BYTES"]
 BLOCK_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = at.BLOCK_SCOPE, at.CLUSTER_SCOPE, at.GPU_SCOPE
-READERS, EARLIER_READER, ENTRY_BYTES = at.READERS, at.EARLIER_READER, at.ENTRY_BYTES
+READERS, EARLIER_READER, OVERLAPPED_READER = at.READERS, at.EARLIER_READER, at.OVERLAPPED_READER
+ENTRY_BYTES, LAUNCH_START = at.ENTRY_BYTES, at.SLOT["LAUNCH_START"]
 GLOBAL_READERS = at.GLOBAL_READERS
 PENDING = at.PENDING
 WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
@@ -46,6 +47,11 @@ def includes_both(state: int, scope: int, warp: int, when: int, info: int) -> bo
     return scope == CLUSTER_SCOPE or (scope == BLOCK_SCOPE and warp // width == (info & WARP_MASK) // width)
 
 
+def is_of_earlier_launch(state: int, when: int) -> bool:
+    """Whether a time, possibly of an access that was pending, belongs to a launch that the current one may overlap."""
+    return bool(when & (PENDING - 1) < load64(state + LAUNCH_START))
+
+
 def overlap_completely(state: int, site: int, other: int) -> bool:
     """Whether two instructions access elements of one size, and so the same bytes if they have any in common."""
     own, others = load8(load64(state + SITE_BYTES) + site), load8(load64(state + SITE_BYTES) + other)
@@ -55,13 +61,21 @@ def overlap_completely(state: int, site: int, other: int) -> bool:
 def check(
     state: int, kind: int, warp: int, lanes: int, site: int, strength: int, address: int, size: int, entry: int
 ) -> bool:
-    """Whether the access in `entry` races with the current one by `lanes` of `warp`; if so, it is reported."""
+    """Whether the access in `entry` races with the current one by `lanes` of `warp`; if so, it is reported.
+
+    Strong accesses of two launches are assumed to have elements of one size.
+    """
     when = load64(entry)
     info = load64(entry + 8)
     if when == 0:
         return False
     scope, before = min(strength, strength_of(info)), (info >> SITE_AT) & SITE_MASK
-    if scope and includes_both(state, scope, warp, when, info) and overlap_completely(state, site, before):
+    if is_of_earlier_launch(state, when):
+        when &= PENDING - 1  # what was in flight has landed by the end of the launch
+        if scope == GPU_SCOPE:
+            return False
+        before = -1 - before
+    elif scope and includes_both(state, scope, warp, when, info) and overlap_completely(state, site, before):
         return False
     pair = unordered(state, warp, lanes, when, info)
     if pair < 0:
@@ -116,7 +130,8 @@ def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, streng
 def global_reader(state: int, cell: int, warp: int) -> int:
     """The entry for a reader of this warp; 0 if both entries are used by others of its cluster.
 
-    A reader of another cluster makes room, and becomes the cell's earlier reader.
+    A reader of another cluster makes room, and becomes the cell's earlier reader. The earlier reader that it replaces
+    is kept if it belongs to an earlier launch.
     """
     free = 0
     for index in range(GLOBAL_READERS):
@@ -129,6 +144,10 @@ def global_reader(state: int, cell: int, warp: int) -> int:
         elif when <= load64(state + FLOOR):
             free = entry
     if free and load64(free) and not is_own(state, load64(free)):
+        earlier, kept = load64(cell + EARLIER_READER), load64(cell + OVERLAPPED_READER)
+        if earlier and is_of_earlier_launch(state, earlier) and (kept == 0 or earlier < kept):
+            store64(cell + OVERLAPPED_READER, earlier)
+            store64(cell + OVERLAPPED_READER + 8, load64(cell + EARLIER_READER + 8))
         store64(cell + EARLIER_READER, load64(free) & (PENDING - 1))
         store64(cell + EARLIER_READER + 8, load64(free + 8))
         store64(free, 0)

@@ -17,9 +17,11 @@ from harness.emulator.sanitizer.cluster_barrier import fence_cluster
 from harness.emulator.sanitizer.fences import fence
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.global_sync import acquire_global, forget, release_global
+from harness.emulator.sanitizer.grid_clock import add_view
 from harness.emulator.sanitizer.shadow_cell import check, check_written, global_reader, info_word, note_reader
 
-SHARED_ARRAYS = at.SLOT["SHARED_ARRAYS"]
+SHARED_ARRAYS, COUNTS, ENDED_LAUNCHES = at.SLOT["SHARED_ARRAYS"], at.SLOT["COUNTS"], at.SLOT["ENDED_LAUNCHES"]
+GRID_WAITS = at.GRID_WAITS
 BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES, LOCAL_MAP = (
     at.SLOT[name]
     for name in (
@@ -33,8 +35,7 @@ STRENGTH_IN_ACCESS, STRENGTH_MASK = at.STRENGTH_IN_ACCESS, at.STRENGTH_MASK
 OUTSIDE_ITS_ARRAY = at.OUTSIDE_ITS_ARRAY
 UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN = at.UNINITIALISED, at.RAW, at.WAR, at.WAW, at.INPUT_WRITTEN
 STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
-ENTRY_BYTES, GLOBAL_CELL_BYTES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
-GLOBAL_ENTRIES = at.GLOBAL_READERS + 1
+ENTRY_BYTES, GLOBAL_CELL_BYTES, GLOBAL_ENTRIES = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES, at.GLOBAL_ENTRIES
 ADDRESSES, HOSTS, STARTED = machine.ADDRESSES, machine.HOSTS, machine.STARTED
 SHARED_WINDOW, LOCAL_WINDOW = machine.SHARED_WINDOW, machine.LOCAL_WINDOW
 FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
@@ -315,6 +316,17 @@ def watch_fence(ctx: int, scope: int) -> int:
 def watch_cluster_fence(ctx: int) -> int:
     """A fence of at least cluster scope. Returns 0."""
     fence_cluster(load64(ctx + SANITIZER), warp_number(ctx))
+    return 0
+
+
+def watch_grid_wait(ctx: int) -> int:
+    """`griddepcontrol.wait`: the warp acquires what the launches did that have ended by then. Returns 0."""
+    state = load64(ctx + SANITIZER)
+    clock_words.tick(state)
+    counts = load64(state + COUNTS) + GRID_WAITS
+    store64(counts, load64(counts) + 1)
+    ended = load64(state + ENDED_LAUNCHES)
+    add_view(state, warp_number(ctx), ended, ended)
     return 0
 
 

@@ -181,6 +181,7 @@ def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Cal
                 "shared_bytes": launch.shared_bytes,
                 "cluster": None if launch.cluster is None else list(launch.cluster),
                 "device": launch.device,
+                "overlaps_previous": launch.overlaps_previous,
             }
             for launch in plan.launches
         ],
@@ -206,6 +207,7 @@ def plan_from_json(
             each.get("shared_bytes"),
             each.get("cluster"),
             device=checked(each.get("device"), int),
+            overlaps_previous=checked(each.get("overlaps_previous"), bool),
         )
         for place, each in enumerate(checked(said.get("launches"), list))
     )

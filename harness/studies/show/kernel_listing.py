@@ -111,7 +111,7 @@ def _line(listing: KernelListing) -> list[str]:
     launch, used = listing.launch, listing.resources
     return [
         launch.kernel_name,
-        _extents(launch.grid, "blocks") + _clusters(launch.cluster),
+        _extents(launch.grid, "blocks") + _clusters(launch.cluster) + ", overlapping" * launch.overlaps_previous,
         _extents(launch.block, "threads"),
         "-" if used is None else str(used.registers),
         "-" if used is None else f"{used.spill_store_bytes + used.spill_load_bytes:,}",

@@ -140,6 +140,7 @@ def api_version(driver: Driver, handle: int, version: int) -> None:
 def synchronize(driver: Driver) -> None:
     """Wait for all work, which is complete."""
     driver.context()
+    driver.device.synchronize()
 
 
 @driver_function("cuCtxGetLimit", "pi")

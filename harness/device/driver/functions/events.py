@@ -50,6 +50,7 @@ def record(driver: Driver, handle: int, stream: int) -> None:
     event.stream = stream_of(driver, stream)
     event.graph = event.stream.graph
     if event.graph is None:
+        driver.device.synchronize()
         event.seconds = time.perf_counter()
     else:
         event.nodes = len(event.graph.nodes)
@@ -67,6 +68,7 @@ def wait_event(driver: Driver, handle: int, event: int, flags: int) -> None:
     stream, found = stream_of(driver, handle), driver.of_handle(event, Event)
     recording = None if found.graph is None else found.graph.recording
     if recording is None or found.stream is None:
+        driver.device.synchronize()
         return
     if stream.graph is None:
         stream.graph = found.graph
@@ -82,6 +84,7 @@ def synchronize(driver: Driver, handle: int) -> None:
     """Wait for an event, or ask whether it has happened, which it has."""
     driver.context()
     driver.of_handle(handle, Event)
+    driver.device.synchronize()
 
 
 @driver_function("cuEventElapsedTime", "ppp")

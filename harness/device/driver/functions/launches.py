@@ -44,7 +44,7 @@ _REFUSALS = (
     (TooManyRegisters, status.LAUNCH_OUT_OF_RESOURCES),
 )  # fmt: skip
 """Status of launches that the device refuses. Others are `INVALID_VALUE`."""
-_COOPERATIVE, _CLUSTER = 2, 4
+_COOPERATIVE, _CLUSTER, _OVERLAPS_PREVIOUS = 2, 4, 6
 """Kinds of launch attributes."""
 _ATTRIBUTE_BYTES, _VALUE_AT = 72, 8
 _BUFFER, _BUFFER_SIZE = 1, 2
@@ -59,6 +59,7 @@ class Extents(NamedTuple):
     shared_bytes: int
     cluster: tuple[int, int, int] | None = None
     cooperative: bool = False
+    overlaps_previous: bool = False
 
 
 def _words(address: int, count: int) -> tuple[int, ...]:
@@ -128,6 +129,7 @@ def launch_node(driver: Driver, handle: int, extents: Extents, pointers: int, ex
                 extents.shared_bytes,
                 extents.cluster,
                 cooperative=extents.cooperative,
+                overlaps_previous=extents.overlaps_previous,
             )
         except UsageError as error:
             for cause, code in _REFUSALS:
@@ -194,9 +196,12 @@ class _Configuration(ctypes.Structure):
 
 @driver_function("cuLaunchKernelEx", "pppp")
 def launch_with_attributes(driver: Driver, configuration: int, function: int, parameters: int, extra: int) -> None:
-    """Launch a kernel with attributes, such as the extents of its clusters. Those for scheduling have no effect."""
+    """Launch a kernel with attributes, such as the extents of its clusters.
+
+    Programmatic stream serialization matters to the sanitizer alone. Other attributes for scheduling have no effect.
+    """
     config = _Configuration.from_address(configuration)
-    cluster, cooperative = None, False
+    cluster, cooperative, overlaps_previous = None, False, False
     for index in range(config.count):
         attribute = config.attributes + _ATTRIBUTE_BYTES * index
         (kind,) = _words(attribute, 1)
@@ -205,6 +210,8 @@ def launch_with_attributes(driver: Driver, configuration: int, function: int, pa
             cluster = (x, y, z)
         elif kind == _COOPERATIVE:
             cooperative = bool(_words(attribute + _VALUE_AT, 1)[0])
+        elif kind == _OVERLAPS_PREVIOUS:
+            overlaps_previous = bool(_words(attribute + _VALUE_AT, 1)[0])
     grid, block = tuple(config.grid), tuple(config.block)
-    extents = Extents(grid, block, config.shared_bytes, cluster, cooperative)
+    extents = Extents(grid, block, config.shared_bytes, cluster, cooperative, overlaps_previous)
     _launch(driver, function, extents, config.stream, parameters, extra)

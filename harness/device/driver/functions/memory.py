@@ -23,6 +23,7 @@ def device_bytes(driver: Driver, address: int, size_bytes: int, *, written: bool
 
     Raises `UsageError` if the range is not in one allocation.
     """
+    driver.device.synchronize()
     return driver.device.memory.view(address, size_bytes, written=written)
 
 

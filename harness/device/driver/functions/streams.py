@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, host_function, write_int, write_pointer
-from harness.device.driver.graph import COPY, HOST, Graph, Node, Recording
+from harness.device.driver.graph import COPY, HOST, KERNEL, Graph, Node, Recording
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 
@@ -69,6 +69,10 @@ def enqueue(
             status.STREAM_CAPTURE_IMPLICIT, "the default stream would wait for a stream that records a graph"
         )
     if graph is None or recording is None:
+        # Only consecutive launches of one stream may overlap.
+        if kind != KERNEL or stream is not driver.working_stream:
+            driver.device.synchronize()
+        driver.working_stream = stream
         work()
         return
     if not recording.is_valid:
@@ -107,6 +111,7 @@ def synchronize(driver: Driver, handle: int) -> None:
     if recording is not None:
         recording.is_valid = False
         raise DriverError(status.STREAM_CAPTURE_UNSUPPORTED, "a stream that records a graph cannot be waited for")
+    driver.device.synchronize()
 
 
 @driver_function("cuStreamGetFlags", "pp")

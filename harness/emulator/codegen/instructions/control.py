@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
+from harness.emulator.codegen.instrumentation.watched import watch_grid_wait
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Instruction
 
@@ -20,6 +21,11 @@ def no_effect(lanes: WarpEmitter, instruction: Instruction) -> None:
 
 @emits("griddepcontrol")
 def overlap_launches(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """griddepcontrol.{launch_dependents,wait}: does nothing, since launches do not overlap."""
+    """griddepcontrol.{launch_dependents,wait}: launches run one after the other, and have ended by any wait.
+
+    Only the sanitizer needs to know of the wait. The signal makes nothing visible (PTX ISA, griddepcontrol).
+    """
     if instruction.modifiers not in (("launch_dependents",), ("wait",)) or instruction.operands:
         raise instruction.unsupported()
+    if instruction.modifiers == ("wait",):
+        watch_grid_wait(lanes)

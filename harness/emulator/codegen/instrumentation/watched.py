@@ -100,6 +100,12 @@ def watch_fence(lanes: WarpEmitter, instruction: Instruction) -> None:
         lanes.runtime("watch_cluster_fence", "%ctx")
 
 
+def watch_grid_wait(lanes: WarpEmitter) -> None:
+    """Report `griddepcontrol.wait`."""
+    if lanes.instruments.sanitizer:
+        lanes.runtime("watch_grid_wait", "%ctx")
+
+
 def watch_proxy_fence(lanes: WarpEmitter) -> None:
     """Report `fence.proxy.async` for shared memory."""
     if lanes.instruments.sanitizer:

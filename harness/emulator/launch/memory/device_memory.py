@@ -78,10 +78,13 @@ class BufferTables:
         self._counters: list[npt.NDArray[np.int64]] = []
         self._shared: list[npt.NDArray[np.int64]] = []
 
-    def also_buffers(self, buffers: Sequence[DeviceBuffer]) -> list[int | None]:
-        """For each module variable, the index of the buffer that has the same bytes, if a pointer to it was taken."""
+    def variables(self, buffers: Sequence[DeviceBuffer]) -> list[tuple[npt.NDArray[np.uint8], int | None]]:
+        """The bytes of each module variable, with the index of the buffer that has the same bytes.
+
+        The index is None unless a pointer to the variable was taken.
+        """
         by_place = {buffer.data.ctypes.data: index for index, buffer in enumerate(buffers) if buffer.data.nbytes}
-        return [by_place.get(held.ctypes.data) for held in self._held]
+        return [(held, by_place.get(held.ctypes.data)) for held in self._held]
 
     def attach(self, worker: Worker) -> None:
         """Give a worker the tables, and its own counters."""

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.tensor_memory_layout import LANE_SHIFT
 from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry
-from harness.emulator.launch.memory.sanitizer_memory import SanitizerMemory
+from harness.emulator.launch.memory.sanitizer_memory import Bytes, SanitizerMemory
+from harness.emulator.launch.messages.launched_kernel import LaunchedKernel
 from harness.emulator.launch.messages.race_words import Access, in_program_order, missing_barrier, sources
 from harness.emulator.launch.messages.shared_array_names import SharedArrays
 from harness.model.finding import Finding, Place
@@ -28,7 +26,8 @@ Extents = tuple[int, int, int]
 class LaunchRecorder:
     """The sanitizer's memory during one launch, and the findings after it.
 
-    `buffers` are names and sizes; the other parameters are those of `SanitizerMemory`.
+    `buffers` are names and bytes; `overlapped` is the recorder of the previous launch if this one may begin before that
+    has ended. The other parameters are those of `SanitizerMemory`.
     """
 
     def __init__(
@@ -36,17 +35,27 @@ class LaunchRecorder:
         facts: KernelFacts,
         kernel: str,
         geometry: Geometry,
-        buffers: Sequence[tuple[str, int]],
-        written: Sequence[npt.NDArray[np.uint8]],
-        variables: Sequence[int | None],
+        buffers: Sequence[tuple[str, Bytes]],
+        written: Sequence[Bytes],
+        variables: Sequence[tuple[Bytes, int | None]],
+        overlapped: LaunchRecorder | None = None,
     ) -> None:
         self._facts, self._kernel = facts, kernel
         self._geometry = geometry
-        self._buffers = buffers
-        sizes = [size for _, size in buffers]
+        self._buffers = [name for name, _ in buffers]
+        arrays = [array for _, array in buffers]
         granules = _granule(facts.sites, "shared"), _granule(facts.sites, "global")
         element_bytes = [_element_bytes(site) for site in facts.sites]
-        self.memory = SanitizerMemory(facts, geometry, sizes, written, variables, granules, element_bytes)
+        if overlapped is not None and overlapped.memory.begun_clusters + geometry.clusters > at.MOST_CLUSTERS:
+            overlapped = None  # races with earlier launches are missed
+        before = None if overlapped is None else overlapped.memory
+        self.memory: SanitizerMemory = SanitizerMemory(
+            facts, geometry, arrays, written, variables, granules, element_bytes, before
+        )
+        self._launched = LaunchedKernel(kernel, facts, geometry)
+        earlier = () if overlapped is None else overlapped._launches
+        self._launches: tuple[tuple[int, LaunchedKernel], ...] = (*earlier, (self.memory.first_cluster, self._launched))
+        """This launch, after those that it may overlap, each with the number of its first cluster."""
 
     def findings(self) -> tuple[Finding, ...]:
         """Findings in order of occurrence; one per kind and pair of source lines.
@@ -67,7 +76,7 @@ class LaunchRecorder:
         """Whether both threads of a race belong to one warp."""
         if finding.place is None or finding.other is None or finding.place.block != finding.other.block:
             return False
-        return self._warp(finding.place) == self._warp(finding.other)
+        return self._launched.warp(finding.place) == self._launched.warp(finding.other)
 
     # Words ----------------------------------------------------------------------------------------------------------
 
@@ -138,9 +147,14 @@ class LaunchRecorder:
                 "two, best in the threads that wrote, before they meet the others"
             )
         else:
-            there = self._place(before, earlier % at.PENDING, other)
-            accesses = self._access(site, here), self._access(before, there)
             bytes_there = self._bytes_at(address, size, target, offset)
+            if before < 0:
+                access = self._launched.access(site, here)
+                return self._race_of_launches(
+                    at.KINDS[kind], access, -1 - before, earlier, other, bytes_there, target, offset, count
+                )
+            there = self._place(before, earlier % at.PENDING, other)
+            accesses = self._launched.access(site, here), self._launched.access(before, there)
             return self._race(at.KINDS[kind], *accesses, bytes_there, target, offset, count, earlier >= at.PENDING)
         return Finding(
             kind=at.KINDS[kind],
@@ -240,13 +254,45 @@ class LaunchRecorder:
             count=count,
         )
 
-    def _access(self, site: int, place: Place) -> Access:
-        return Access(site, self._facts.sites[site], place, self._warp(place))
+    def _race_of_launches(
+        self,
+        kind: str,
+        here: Access,
+        before: int,
+        earlier: int,
+        other: int,
+        what: str,
+        target: str,
+        offset: int,
+        count: int,
+    ) -> Finding:
+        """The race with an access by thread `other` at site `before` of an earlier launch, at the time `earlier`."""
+        number = self.memory.number_at(earlier)
+        launch = self._launch_of(number)
+        there = launch.access(before, launch.place(before, self.memory.cluster_at(earlier), other))
+        words = (
+            f"{here.verb} of {what} at {here.line(there)} races with the {there.verb} at {there.line(here)} of kernel "
+            f"{launch.name}, an earlier launch that may not have ended (programmatic dependent launch); "
+        )
+        if number < self.memory.first_ended:
+            between = self._launch_of(self.memory.first_ended)
+            words += f"a griddepcontrol.wait waits only for the launches since {between.name}, which has no such wait"
+        else:
+            words += "a griddepcontrol.wait has to come first"
+        return Finding(
+            kind=kind,
+            message=f"kernel {self._kernel}: {words}{sources(here, there, with_threads=True)}",
+            kernel=self._kernel,
+            place=here.place,
+            other=there.place,
+            target=target,
+            offset=offset,
+            count=count,
+        )
 
-    def _warp(self, place: Place) -> int:
-        """The number of a thread's warp in its block."""
-        x, y, _ = self._geometry.block
-        return (place.thread[0] + x * (place.thread[1] + y * place.thread[2])) // machine.LANES
+    def _launch_of(self, number: int) -> LaunchedKernel:
+        """The launch to which the cluster with this number belongs."""
+        return [launch for first, launch in self._launches if first <= number][-1]
 
     def _threads(self, first: Place, second: Place) -> str:
         """Two threads of one block."""
@@ -276,12 +322,7 @@ class LaunchRecorder:
         return f"{self._facts.sites[site].where()}, block {place.block}, thread {place.thread}"
 
     def _place(self, site: int, time: int, thread: int) -> Place:
-        cluster = self.memory.cluster_at(time)
-        rank, own = divmod(thread, machine.LANES * self._geometry.warp_pitch)
-        block = self._geometry.block_of(cluster, rank)
-        file, line = self._facts.sites[site].file_and_line
-        grid, threads = self._geometry.grid, self._geometry.block
-        return Place(file, line, machine.coordinates(block, grid), machine.coordinates(own, threads))
+        return self._launched.place(site, self.memory.cluster_at(time), thread)
 
     def _bytes_at(self, address: int, size: int, target: str, offset: int) -> str:
         """The bytes of an access: a cell of tensor memory, or an element of an array, or a number of bytes."""
@@ -317,7 +358,7 @@ class LaunchRecorder:
             return "local memory", offset
         offset -= machine.BUFFER_START
         if window >= machine.FIRST_BUFFER_WINDOW:
-            return f"buffer {self._buffers[window - machine.FIRST_BUFFER_WINDOW][0]}", offset
+            return f"buffer {self._buffers[window - machine.FIRST_BUFFER_WINDOW]}", offset
         return f"variable {self._facts.variables[window - machine.FIRST_VARIABLE_WINDOW].name}", offset
 
 
