@@ -47,9 +47,17 @@ def page_of(record: Mapping[str, Any]) -> str:
         text = text.replace(f"{{{name}}}", value)
     for group in GROUPS:
         entries = [entry for entry in record["entries"] if entry["group"] == group.name]
+        if not entries:
+            text = _without_section(text, group.title)
         text = text.replace(f"{{table {group.name}}}", group_table(group, entries, about))
         text = text.replace(f"{{summary {group.name}}}", f"{summary(entries)} {measured_when(group, entries, about)}")
     return text
+
+
+def _without_section(text: str, title: str) -> str:
+    """The page without the section that has this title."""
+    sections = text.split("\n## ")
+    return "\n## ".join(section for section in sections if section.split("\n")[0] != title).rstrip() + "\n"
 
 
 def fastest(entry: Mapping[str, Any], kind: str) -> tuple[float, str] | None:
@@ -92,7 +100,8 @@ def group_table(group: Group, entries: Sequence[Mapping[str, Any]], about: Mappi
     kinds = {name: row["kind"] for entry in entries for name, row in entry.get("rows", {}).items() if "ms" in row}
     own = [name for name in (*group.variants, *group.further) if name in kinds]
     names = [*own, *sorted(name for name, kind in kinds.items() if kind == "library")]
-    describe = {"softmax": _of_softmax, "pages": _of_pages}.get(group.name, _of_attention)
+    describers = {"softmax": _of_softmax, "pages": _of_pages, "varlen": _of_sequences}
+    describe = describers.get(group.name, _of_attention)
     lines = [[*describe(None), *(f"`{name}`" for name in names), "ratio"]]
     lines.append(["---"] * len(describe(None)) + ["---:"] * (len(names) + 1))
     for entry in entries:
@@ -133,6 +142,21 @@ def _of_attention(problem: BaseProblem | None) -> tuple[str, ...]:
     words = [mask.replace("+", ", "), *(term.in_words(problem) for term in problem.terms)]
     heads = _heads(problem.heads, problem.kv_heads_count)
     return str(problem.head_dim), str(problem.batch), heads, f"{problem.kv_len:,}", ", ".join(words)
+
+
+def _of_sequences(problem: BaseProblem | None) -> tuple[str, ...]:
+    if problem is None:
+        return "head_dim", "sequences", "rows", "heads", "mask", "memory"
+    assert isinstance(problem, Problem)
+    if problem.sequences is None:
+        lengths, memory = (problem.q_len,) * problem.batch, problem.layout.text
+    else:
+        lengths, memory = problem.sequences.q_lengths, "unpadded"
+    least, most = min(lengths), max(lengths)
+    rows = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    within = problem.mask_within.text
+    heads = _heads(problem.heads, problem.kv_heads_count)
+    return str(problem.head_dim), str(len(lengths)), rows, heads, within, memory
 
 
 def _of_pages(problem: BaseProblem | None) -> tuple[str, ...]:

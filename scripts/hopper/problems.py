@@ -14,6 +14,8 @@ TOKENS = 16384
 """Rows of Q of all sequences together, as in FlashAttention's benchmarks: shorter sequences come in larger batches."""
 HEADS = 16
 EQUAL = {"none": "none", "causal": "causal"}
+DOCUMENTS = "3000+500+1200+4000+64+2300+800+1700+420+2400"
+"""Lengths of sequences that have TOKENS rows together."""
 PAST = ("torch-math", "torch-efficient")
 """PyTorch's rows that are no match on a Hopper GPU in any of these problems."""
 
@@ -64,7 +66,7 @@ def _forward() -> Iterator[Problem]:
 
 
 def _masks() -> Iterator[Problem]:
-    documents = "documents:3000+500+1200+4000+64+2300+800+1700+420+2400"
+    documents = f"documents:{DOCUMENTS}"
     yield _equal(Problem, 16384, 64, "causal+window:1024")
     yield _equal(Problem, 16384, 128, "causal+window:1024")
     yield _equal(Problem, 16384, 128, "window:512,512")
@@ -73,6 +75,17 @@ def _masks() -> Iterator[Problem]:
     yield _equal(Problem, 8192, 128, "causal", softcap=50.0)
     yield _equal(Problem, 8192, 256, "causal", softcap=50.0, heads=8, kv_heads=4)
     yield _equal(Problem, 8192, 64, "causal+window:127", sinks=True, batch=1, heads=64, kv_heads=8)
+
+
+def _varlen() -> Iterator[Problem]:
+    """Sequences of one length as a dense batch, with rows outside heads and unpadded; and of different lengths."""
+    seq_len = 4096
+    for head_dim in (64, 128):
+        for mask in EQUAL:
+            for layout in ("bhsd", "bshd"):
+                yield _equal(Problem, seq_len, head_dim, mask, layout=layout)
+            for lengths in ("+".join([f"{seq_len}"] * _batch(seq_len)), DOCUMENTS):
+                yield Problem(heads=HEADS, head_dim=head_dim, mask=mask, varlen=lengths, dtype=DTYPE)
 
 
 def _backward() -> Iterator[Problem]:
@@ -134,6 +147,10 @@ GROUPS: tuple[Group, ...] = (
     Group(
         "masks", "Masks, caps and sinks", tuple(_masks()), ("fa3-cupy", "fa2-mma-cupy"),
         (*PAST, "torch-flash", "torch-cudnn"),
+    ),
+    Group(
+        "varlen", "Unpadded sequences", tuple(_varlen()), ("fa3-cupy",), (*PAST, "torch-flex", "cudnn"),
+        {"fa3-numba": lambda problem: True},
     ),
     Group(
         "decode", "Decoding: one query row per sequence", tuple(_decode()), ("split-kv-cupy", "lean-cupy"),

@@ -14,10 +14,11 @@ from harness.model.contenders.flash_attention_4 import NAME
 from harness.model.operation import operation_named
 from harness.operations.attention import libraries as of_attention
 from harness.operations.attention.libraries.flash_attention_4 import FlashAttention4
+from harness.operations.attention.libraries.varlen_attention import NAME as TORCH_VARLEN
 from harness.operations.attention_backward import libraries as of_gradients
 from harness.operations.paged_attention import libraries as of_pages
 from harness.operations.paged_attention.libraries.flash_attention_4 import FlashAttention4Paged
-from tests.fakes import fake_flash_attention_4
+from tests.fakes import fake_flash_attention_4, fake_varlen
 from tests.fakes.fake_torch import FakeTorch
 from tests.gpu.test_libraries import SMALL, posed, verdicts
 
@@ -65,6 +66,46 @@ def test_the_forward_row_is_right(fields: dict[str, Any], lengths: tuple[int, in
     assert verdict("attention", q_len=lengths[0], kv_len=lengths[1], **fields) is None
 
 
+ONE_BATCH_ENTRY = {name: size for name, size in SIZES.items() if name not in ("batch", "q_len", "kv_len")}
+UNPADDED = (
+    {"varlen": "5+0+12/7+2+14"},
+    {"varlen": "5+0+12/7+2+0", "mask": "causal"},
+    {"varlen": "5+7", "mask": "causal+window:3", "layout": "qkv", "kv_heads": 4},
+    {"mask": "causal+varlen:1+1+9/20+4+9", "q_len": 11, "kv_len": 33},
+)
+
+
+@pytest.mark.parametrize("fields", [*UNPADDED, {**UNPADDED[0], "softcap": 3.0, "sinks": True}], ids=str)
+def test_the_forward_row_is_right_on_unpadded_sequences(fields: dict[str, Any]) -> None:
+    assert verdicts(posed("attention", **{**ONE_BATCH_ENTRY, **fields}), NAME) == {NAME: None}
+
+
+@pytest.mark.parametrize(
+    "fields", [*UNPADDED, {"mask": "causal+documents:10+1/7+9", "batch": 2, "q_len": 20, "kv_len": 37}], ids=str
+)
+def test_the_row_of_varlen_attn_is_right(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_varlen.install(monkeypatch)
+    problem = posed("attention", **{**ONE_BATCH_ENTRY, **fields})
+    assert verdicts(problem, TORCH_VARLEN) == {TORCH_VARLEN: None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "sequences have one length: see PyTorch's other rows"),
+        (
+            {"mask": "prefix:3+documents:4+9"},
+            "mask prefix:3 within sequences is not passed to it; causal and window are",
+        ),
+        ({"mask": "documents:4+9", "sinks": True}, "not passed to it: sinks"),
+    ],
+    ids=str,
+)
+def test_what_varlen_attn_does_not_take_is_refused(fields: dict[str, Any], reason: str) -> None:
+    problem = posed("attention", **{**SIZES, **fields})
+    assert verdicts(problem, TORCH_VARLEN) == {TORCH_VARLEN: f"unsupported: {reason}"}
+
+
 @pytest.mark.parametrize("lengths", [(20, 37), (37, 20)], ids=str)
 @pytest.mark.parametrize(
     "fields",
@@ -92,7 +133,7 @@ def test_the_row_of_pages_is_right(fields: dict[str, Any]) -> None:
         ({"dtype": "float32"}, "dtype is float32; it supports float16 and bfloat16"),
         ({"head_dim": 12}, "head_dim is 12; it supports multiples of 8 up to 256"),
         ({"scale": -1.0}, "scale is -1; it finds the largest score before it scales: above 0"),
-        ({"mask": "prefix:6"}, "mask prefix:6 is not passed to it; causal, window and documents are"),
+        ({"mask": "prefix:6"}, "mask prefix:6 is not passed to it; causal, window, documents and varlen are"),
         ({"alibi": True}, "not passed to it: alibi"),
     ],
     ids=str,

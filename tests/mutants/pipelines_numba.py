@@ -8,7 +8,7 @@ from tests.mutants.pipelines import ONE_BLOCK
 FOLDER = "attention/fa3"
 KERNEL, ATTEND, BLOCK = (f"{FOLDER}/numba_{name}.py" for name in ("kernel", "attend", "block"))
 PRODUCER, NOT_FINITE = f"{FOLDER}/numba_producer.py", f"{FOLDER}/numba_not_finite.py"
-INSPECTION = f"{FOLDER}/numba_inspection.py"
+INSPECTION, ROW_TILES = f"{FOLDER}/numba_inspection.py", f"{FOLDER}/numba_row_tiles.py"
 HOPPER, SOFTMAX = "_hopper/numba_hopper.py", "_hopper/numba_softmax.py"
 
 
@@ -34,7 +34,7 @@ _ROUND = "            round_weights(P, S)  # line 16\n"
 _RELEASE_K = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, K_EMPTY, step))\n"
 _WAIT_FOR_V = "            wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10\n"
 _LOAD_KEYS = "        wait(barrier_of(barriers, empty, step), phase(step) ^ uint32(1))\n"
-_PUBLISH_O = "            publish_to_async()\n            sync_warpgroup()\n            if leads:\n"
+_PUBLISH_O = "            publish_to_async()\n            sync_warpgroup()\n            store_output("
 
 _BARRIERS = (
     _in(
@@ -91,7 +91,7 @@ _BARRIERS = (
         KERNEL,
         "O stored before all warps have written theirs",
         _PUBLISH_O,
-        "            publish_to_async()\n            if leads:\n",
+        "            publish_to_async()\n            store_output(",
         sanitize=True,
     ),
     _in(
@@ -184,7 +184,7 @@ _FENCES = (
         KERNEL,
         "no proxy fence before O is stored",
         _PUBLISH_O,
-        "            sync_warpgroup()\n            if leads:\n",
+        "            sync_warpgroup()\n            store_output(",
         sanitize=True,
     ),
     _in(
@@ -287,13 +287,13 @@ _SOFTMAX = (
         "",
     ),
     _in(
-        BLOCK,
+        ROW_TILES,
         "a tile on the diagonal taken for unmasked",
         "            end = int32(uint32(end_seen(p, tile.first_row)) // uint32(BC))\n",
         "            end = tiles_of(end_seen(p, tile.first_row))\n",
     ),
     _in(
-        BLOCK,
+        ROW_TILES,
         "first tile of a window taken for unmasked",
         "first = tiles_of(first_seen(p, last_row))",
         "first = int32(uint32(first_seen(p, last_row)) // uint32(BC))",

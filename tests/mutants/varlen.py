@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import CUDA, in_kernel, in_plan, planted
+from collections.abc import Iterator
+
+from tests.mutants.patching import Mutant
+from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
 
 _TYPES = ("_features/sequences.cuh", "_features/numba_sequences.py")
 _KEYS_BEHIND = ("__ldg(cu_seqlens_k + sequence + 1) - k_first, true}", "cu_seqlens_k[sequence + 1] - k_first")
@@ -63,9 +65,11 @@ def in_types(algorithm: str) -> tuple[Mutant, ...]:
     )  # fmt: skip
 
 
-def _in_hopper(bug: str, file: str, old: str, new: str, sanitize: bool = False) -> tuple[Mutant, ...]:
-    """Planted in `fa3`, which takes such sequences in CUDA alone."""
-    return (Mutant(bug, f"fa3-{CUDA}", (Patch(file, old, new),), sanitize),)
+def _in_hopper(
+    bug: str, files: tuple[str, str], cuda: Replacement, numba: Replacement, sanitize: bool = False
+) -> Iterator[Mutant]:
+    """Planted in `fa3`, in a file of CUDA's and in one of Numba's."""
+    yield from planted("fa3", bug, *files, ((cuda, numba),), sanitize)
 
 
 MUTANTS = (
@@ -123,15 +127,35 @@ MUTANTS = (
         ("kv_head = sequence.number(head_index, head) / group;", "kv_head = head_index / group;"),
         ("uint64(head_number // uint32(group))", "uint64(head_index_across() // uint32(group))"),
     ),
-    *_in_hopper("keys of the sequence before its own", "_hopper/pipeline.cuh",
-                "load_K(K.tile(step), rows.own.key(tile.first_key())", "load_K(K.tile(step), tile.first_key()"),
-    *_in_hopper("a box of O over the next sequence", "attention/fa3/kernel.cu",
-                "if (first_row + (1 << p.packs.head_shift) > tile.own.q_len)", "if (false)", sanitize=True),
-    *_in_hopper("a tile of rows behind the end not passed over and counted twice", "_hopper/pipeline.cuh",
-                "!p.sequences.has_rows(row_place(unknown(from), p))) from = after();",
-                "!p.sequences.has_rows(row_place(unknown(from), p))) from = after() + 1;"),
-    *_in_hopper("ALiBi's distances by all rows and keys", "attention/fa3/scoring.cuh",
-                "const int diagonal = tile.own.kv_len - tile.own.q_len;", "const int diagonal = p.kv_len - p.q_len;"),
-    *_in_hopper("rows of the last tile where the packed heads' are not", "_hopper/sequences.cuh",
-                "(head + (mine >> shift)) * head_stride", "head * head_stride"),
+    *_in_hopper(
+        "keys of the sequence before its own", ("_hopper/pipeline.cuh", "attention/fa3/numba_producer.py"),
+        ("load_K(K.tile(step), rows.own.key(tile.first_key())", "load_K(K.tile(step), tile.first_key()"),
+        ("load_keys(K_tiles, barriers, K_FULL, K, first_key_of(rows, j)",
+         "load_keys(K_tiles, barriers, K_FULL, K, int32(j * BC)"),
+    ),
+    *_in_hopper(
+        "a box of O over the next sequence", ("attention/fa3/kernel.cu", "attention/fa3/numba_kernel.py"),
+        ("if (first_row + (1 << p.packs.head_shift) > tile.own.q_len)", "if (false)"),
+        ("if VARLEN and int32(first_row + (int32(1) << p.packs.head_shift)) > tile.own.q_len:",
+         "if VARLEN and tile.own.q_len < 0:"),
+        sanitize=True,
+    ),
+    *_in_hopper(
+        "a tile of rows behind the end not passed over and counted twice",
+        ("_hopper/pipeline.cuh", "attention/fa3/numba_producer.py"),
+        ("!p.sequences.has_rows(row_place(unknown(from), p))) from = after();",
+         "!p.sequences.has_rows(row_place(unknown(from), p))) from = after() + 1;"),
+        ("                index = after(all_tiles)\n", "                index = int32(after(all_tiles) + 1)\n"),
+    ),
+    *_in_hopper(
+        "ALiBi's distances by all rows and keys", ("attention/fa3/scoring.cuh", "attention/fa3/numba_kernel.py"),
+        ("const int diagonal = tile.own.kv_len - tile.own.q_len;", "const int diagonal = p.kv_len - p.q_len;"),
+        ("start_scoring(scoring, choices, row, mine, tile, s)", "start_scoring(scoring, choices, row, mine, tile, p)"),
+    ),
+    *_in_hopper(
+        "rows of the last tile where the packed heads' are not",
+        ("_hopper/sequences.cuh", "_hopper/numba_sequences.py"),
+        ("(head + (mine >> shift)) * head_stride", "head * head_stride"),
+        ("uint64(head + (mine >> uint32(shift))) * of_head", "uint64(head) * of_head"),
+    ),
 )  # fmt: skip

@@ -149,6 +149,19 @@ def test_the_page_has_rates_and_ratios() -> None:
     assert page.ABSENT in page.page_of({"about": about, "entries": entries[:1]})
 
 
+def test_a_group_has_a_section_once_it_is_measured() -> None:
+    sequences = {group.name: group for group in GROUPS}["varlen"].problems
+    equal = [each for each in sequences if each.head_dim == 64 and each.mask_within.text == "causal"][:3]  # type: ignore[attr-defined]
+    entries = [entry("varlen", each, fa3_cupy=2.0, flash_attn_4=1.0) for each in equal]
+    assert "## Unpadded" not in page.page_of({"about": ABOUT, "entries": []})
+    written = page.page_of({"about": ABOUT, "entries": entries})
+    assert "## Unpadded sequences\n" in written and "## Forward" not in written
+    # The same pairs of row and key, so the same rate.
+    lines = [line for line in written.splitlines() if line.endswith("| 0.50 |")]
+    assert [line.split(" | ")[5] for line in lines] == ["bhsd", "bshd", "unpadded"]
+    assert len({line.split(" | ")[6] for line in lines}) == 1
+
+
 def test_every_problem_is_found_again_in_a_record() -> None:
     items = [Item(group, problem) for group in GROUPS for problem in group.problems]
     keys = [json.dumps(item.key) for item in items]

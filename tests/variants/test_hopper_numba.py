@@ -29,6 +29,7 @@ from variants.attention.fa3.numba_kernel import fa3_kernel
 from variants.attention.fa3.tile import default_tile
 
 TERMS = {"softcap": 3.0, "alibi": True, "sinks": True}
+SEQUENCES = "varlen:1+70+0+129+50/65+100+7+128+0"
 VARIANTS = {variant.name: variant for variant in discover().registry}
 
 
@@ -111,6 +112,7 @@ def test_its_bytes_are_listed_where_it_is_planned_in_another_process(capsys: pyt
             ({"head_dim": 256, "dtype": "float16", "scale": 0.0}, "normal"),
             ({"head_dim": 48, "dtype": "float16", "mask": "causal", **TERMS}, "normal"),
             ({"head_dim": 48, "dtype": "float16", **TERMS}, "non-finite"),
+            ({"head_dim": 48, "dtype": "float16", "mask": f"causal+{SEQUENCES}", "layout": "bshd", **TERMS}, "normal"),
         ],
     ),
     ids=str,

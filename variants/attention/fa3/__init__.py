@@ -106,17 +106,17 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
 def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     """The Numba kernel."""
     from variants._hopper.numba_limits import warpgroup_band
-    from variants.attention.fa3.numba_block import NumbaTerms
     from variants.attention.fa3.numba_kernel import fa3_kernel
+    from variants.attention.fa3.numba_scoring import NumbaChoices
 
     limits_ = warpgroup_band(windowed(problem), masked(problem))
-    terms = NumbaTerms(tuple(term.field for term in problem.score_terms), problem.sinks)
-    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype, terms, problem.layout.is_dense),)
+    chosen = NumbaChoices(tuple(term.field for term in problem.score_terms), problem.sinks, has_varlen(problem))
+    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype, chosen, problem.layout.is_dense),)
 
 
 LANGUAGES = {
     "cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS, *SCORE_FEATURES, LAYOUT_FEATURE, VARLEN_FEATURE)),
-    "numba": (numba_kernels, (*BAND_FEATURES, *SCORE_FEATURES, LAYOUT_FEATURE)),
+    "numba": (numba_kernels, (*BAND_FEATURES, *SCORE_FEATURES, LAYOUT_FEATURE, VARLEN_FEATURE)),
 }
 """With what each takes."""
 

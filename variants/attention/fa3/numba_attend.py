@@ -33,10 +33,11 @@ from variants._hopper.numba_products import numba_products
 from variants._hopper.numba_softmax import numba_softmax
 from variants._mma.numba_mma import unknown
 from variants._mma.numba_unrolled import unrolled
-from variants.attention.fa3.numba_block import NumbaTerms, numba_block
+from variants.attention.fa3.numba_block import numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
 from variants.attention.fa3.numba_not_finite import numba_not_finite
-from variants.attention.fa3.numba_scoring import AFTER, AROUND, BEFORE, numba_scoring
+from variants.attention.fa3.numba_row_tiles import numba_row_tiles
+from variants.attention.fa3.numba_scoring import AFTER, AROUND, BEFORE, NumbaChoices, numba_scoring
 
 ONE = np.float32(1)
 TURN = 5  # a named barrier, of the first consumer; the next ones are those of the others
@@ -65,7 +66,7 @@ class Rows(NamedTuple):
 
 @functools.cache
 def numba_attend(
-    head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, chosen: NumbaTerms
+    head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, chosen: NumbaChoices
 ) -> SimpleNamespace:
     """The device functions `attend` and those of turns; see `numba_block`."""
     D = padded(head_dim)
@@ -77,8 +78,8 @@ def numba_attend(
     steps_along, steps_across = hopper.steps_along, hopper.steps_across
     multiply, multiply_add_along = products.multiply, products.multiply_add_along
     multiply_add = products.multiply_add
-    block = numba_block(D, tile, limits)
-    scores = numba_scoring(BC, block.head_rows, chosen)
+    block, row_tiles = numba_block(D, tile, limits), numba_row_tiles(tile, limits, chosen.varlen)
+    scores = numba_scoring(BC, row_tiles.head_rows, chosen)
     HAS_SIDES, end_before, first_after = scores.HAS_SIDES, scores.end_before, scores.first_after
     apply_around = scores.apply_on(AROUND)
     softmax = numba_softmax(head_dim, BC, limits, dtype, scores.maximum, scores.relative_to)
@@ -86,7 +87,7 @@ def numba_attend(
     correct, round_weights = softmax.correct, softmax.round_weights
     O_APART, Q_EMPTY = block.O_APART, block.Q_EMPTY
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
-    phase, barrier_of, tile_of, whole_tiles = block.phase, block.barrier_of, block.tile_of, block.whole_tiles
+    phase, barrier_of, tile_of, whole_tiles = block.phase, block.barrier_of, block.tile_of, row_tiles.whole_tiles
     finds = numba_inspection(D, tile, limits, dtype).finds
     take_not_finite = numba_not_finite(head_dim, tile, limits, dtype)
     SUMS, OUTPUTS = BC // 2, head_dim // 2
@@ -209,7 +210,7 @@ def numba_attend(
             arrive(barrier_of(chip.barriers, V_EMPTY, step))
 
     # Lines 3 to 19, over the tiles of keys that the tile of rows visits, from the last to the first. The lane's rows
-    # are row[0] and row[1]. Returns `step`, which counts the block's tiles of keys.
+    # are row[0] and row[1]; `p` is of their sequence. Returns `step`, which counts the block's tiles of keys.
     @cuda.jit(device=True, forceinline=True)
     def attend(rows, step, consumer, chip, tile, row, p, scoring):
         O, m, l, S, P, correction = rows

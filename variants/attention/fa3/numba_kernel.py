@@ -29,6 +29,7 @@ from variants._hopper.numba_hopper import (
 )
 from variants._hopper.numba_layout import place_in
 from variants._hopper.numba_limits import WarpgroupLimits
+from variants._hopper.numba_sequences import store_rows_of_sequence
 from variants._mma.numba_mma import (
     LN_2,
     MINUS_INFINITY,
@@ -45,14 +46,15 @@ from variants._mma.numba_mma import (
 )
 from variants._mma.numba_unrolled import unrolled
 from variants.attention.fa3.numba_attend import Consumer, Rows, numba_attend
-from variants.attention.fa3.numba_block import NumbaTerms, Packs, Problem, numba_block
+from variants.attention.fa3.numba_block import numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
 from variants.attention.fa3.numba_producer import numba_producer
-from variants.attention.fa3.numba_scoring import Scoring, numba_scoring
+from variants.attention.fa3.numba_row_tiles import Packs, Problem, numba_row_tiles, of_sequence
+from variants.attention.fa3.numba_scoring import NumbaChoices, Scoring, numba_scoring
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
-NO_TERMS = NumbaTerms()
+NO_CHOICES = NumbaChoices()
 SIGNS = 0x80008000  # of two elements
 load_word, store_word, store_result = load_shared(4), store_shared(4), store_global(4)
 
@@ -70,7 +72,7 @@ def fa3_kernel(
     tile: WarpgroupTile,
     limits: WarpgroupLimits,
     dtype: str,
-    chosen: NumbaTerms = NO_TERMS,
+    chosen: NumbaChoices = NO_CHOICES,
     is_dense: bool = True,
 ) -> Any:
     """The kernel for rows of `head_dim` elements and a tile's sizes; `is_dense` as of `place_in`."""
@@ -84,13 +86,16 @@ def fa3_kernel(
     CONSUMER_THREADS, BARRIERS = block.CONSUMER_THREADS, block.BARRIERS
     Q_FULL, O_APART, O_PLACE = block.Q_FULL, block.O_APART, block.O_PLACE
     WORK_FULL, WORK_EMPTY, INDEX = block.WORK_FULL, block.WORK_EMPTY, block.INDEX
-    chip_at, init_barriers, row_tile = block.chip_at, block.init_barriers, block.row_tile
+    chip_at, init_barriers = block.chip_at, block.init_barriers
+    row_tiles = numba_row_tiles(tile, limits, chosen.varlen)
+    row_tile, row_in_Q, VARLEN = row_tiles.row_tile, row_tiles.row, chosen.varlen
+    store_rows_alone = store_rows_of_sequence(head_dim, BR)
     attending = numba_attend(head_dim, tile, limits, dtype, chosen)
-    scores = numba_scoring(BC, block.head_rows, chosen)
+    scores = numba_scoring(BC, row_tiles.head_rows, chosen)
     cap_of, start_scoring, head_of, add_sink = scores.cap_of, scores.start, scores.head_of, scores.add_sink
     HAS_SIDES, SINKS = scores.HAS_SIDES, chosen.sinks
     attend, release_Q, end_turn = attending.attend, attending.release_Q, attending.end_turn
-    produce = numba_producer(D, tile, limits, dtype, is_dense)
+    produce = numba_producer(D, tile, limits, dtype, is_dense, VARLEN)
     inspect = numba_inspection(D, tile, limits, dtype).inspect
 
     SUMS, OUTPUTS, WEIGHTS = BC // 2, head_dim // 2, BC // 4  # of S, O and P, per thread
@@ -149,6 +154,16 @@ def fa3_kernel(
 
     store_outputs = unrolled((head_dim + 15) // 16, round_and_store)
 
+    # The warpgroup's rows of O_i, from their place on chip, from row `first_row` of the sequence on.
+    @cuda.jit(device=True, forceinline=True)
+    def store_output(O_rows, O_map, tile, first_row, leads, p):
+        if VARLEN and int32(first_row + (int32(1) << p.packs.head_shift)) > tile.own.q_len:
+            store_rows_alone(p.sequences, O_rows, tile.own, head_of(tile, int32(0), p), first_row, p.packs.head_shift)
+            sync_warpgroup()
+        elif leads:
+            row = row_in_Q(tile.own, first_row)
+            store_rows(O_rows, BR, O_map, row, place_of(tile.pack, p.packs.per_sequence))
+
     # Algorithm 1, lines 13 to 25, for one tile of rows after the other.
     @cuda.jit(device=True, forceinline=True)
     def consume(chip, O_map, lse, p, tau2, sign, choices):
@@ -177,6 +192,7 @@ def fa3_kernel(
             if index >= int32(p.packs.count * p.packs.row_tiles):
                 break
             tile = row_tile(index, p)
+            s = of_sequence(p, tile.own)
             own_row = int32(tile.first_row + int32(number << shift))
             for h in range(2):
                 row[h] = int32(own_row + (row_of_64(h) & int32((int32(1) << shift) - 1)))
@@ -193,8 +209,8 @@ def fa3_kernel(
                 if HAS_SIDES:
                     for h in range(2):
                         mine[h] = row_of_64(h)
-                    start_scoring(scoring, choices, row, mine, tile, p)
-                step = attend(rows, step, consumer, chip, tile, row, p, scoring)
+                    start_scoring(scoring, choices, row, mine, tile, s)
+                step = attend(rows, step, consumer, chip, tile, row, s, scoring)
             elif O_APART:
                 release_Q(barriers, consumer)
 
@@ -205,10 +221,10 @@ def fa3_kernel(
                 if SINKS:
                     m[h], total, growth = add_sink(m[h], total, choices, head_of(tile, row_of_64(h), p))
                 inverse[h] = ZERO if total == ZERO else growth / total
-                if lane_index() & uint32(3) == 0 and row[h] < p.q_len:
+                if lane_index() & uint32(3) == 0 and row[h] < s.q_len:
                     L = m[h] * LN_2 + libdevice.logf(total)
                     head = int32(int32(tile.pack << int32(6 - shift)) + int32(row_of_64(h) >> shift))
-                    place = uint64(head) * uint64(p.q_len) + uint64(row[h])
+                    place = uint64(head) * uint64(p.q_len) + uint64(row_in_Q(tile.own, row[h]))
                     store_result(global_address(lse) + place * uint64(4), uint32(libdevice.float_as_int(L)))
             # Line 25: write O_i, by way of its place on chip, once the O_i before has left that.
             if O_APART:
@@ -219,8 +235,7 @@ def fa3_kernel(
             store_outputs(O, inverse, O_rows, warp_and_lane())
             publish_to_async()
             sync_warpgroup()
-            if leads:
-                store_rows(O_rows, BR, O_map, own_row, place_of(tile.pack, p.packs.per_sequence))
+            store_output(O_rows, O_map, tile, own_row, leads, p)
             if not O_APART:
                 if leads:
                     wait_until_read()
@@ -229,11 +244,21 @@ def fa3_kernel(
         if O_APART and leads:
             wait_until_read()
 
+    @cuda.jit(device=True, forceinline=True)
+    def sequences_in(choices):
+        return choices[-1] if VARLEN else ()
+
     @cuda.jit(launch_bounds=(THREADS, 1), arch="sm_90a")
     def fa3(Q, K, V, O, lse, q_len, kv_len, packs, tau2, sign, limits, choices):
         dynamic, barriers = cuda.shared.array(0, uint32, alignment=128), cuda.shared.array(BARRIERS, uint64)
         chip = chip_at(shared_address(dynamic), shared_address(barriers))
-        p = Problem(q_len, kv_len, Packs(packs[0], packs[1], packs[2], packs[3], packs[4], packs[5]), limits)
+        p = Problem(
+            q_len,
+            kv_len,
+            Packs(packs[0], packs[1], packs[2], packs[3], packs[4], packs[5]),
+            limits,
+            sequences_in(choices),
+        )
         # Line 1.
         if thread_index() == 0:
             init_barriers(chip.barriers)

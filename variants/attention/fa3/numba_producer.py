@@ -16,6 +16,7 @@ from variants._mma.numba_mma import store_shared, unknown
 from variants._mma.numba_module_variable import atomic_increment, module_variable
 from variants.attention.fa3.numba_block import numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
+from variants.attention.fa3.numba_row_tiles import numba_row_tiles, of_sequence
 
 store_word = store_shared(4)
 
@@ -25,14 +26,18 @@ taken = module_variable("taken")
 
 
 @functools.cache
-def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, is_dense: bool) -> Any:
-    """The device function `produce`; see `numba_block` and, for `is_dense`, `place_in`."""
+def numba_producer(
+    D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, is_dense: bool, varlen: bool
+) -> Any:
+    """The device function `produce`; see `numba_block`, `numba_row_tiles` and, for `is_dense`, `place_in`."""
     BR, BC, CONSUMERS = tile.Br, tile.Bc, tile.consumers
     hopper, place = numba_hopper(D), place_in(is_dense)
     load_tile, load_rows, ROW_BYTES = hopper.load_tile, hopper.load_rows, hopper.ROW_BYTES
     block = numba_block(D, tile, limits)
     Q_BYTES, KV_BYTES = block.Q_BYTES, block.KV_BYTES
-    row_tile, whole_tiles = block.row_tile, block.whole_tiles
+    row_tiles = numba_row_tiles(tile, limits, varlen)
+    row_tile, whole_tiles, has_rows = row_tiles.row_tile, row_tiles.whole_tiles, row_tiles.has_rows
+    row_in_Q, key_in_K = row_tiles.row, row_tiles.key
     inspection = numba_inspection(D, tile, limits, dtype)
     mark, end_inspection = inspection.mark, inspection.end
     phase, barrier_of, tile_of = block.phase, block.barrier_of, block.tile_of
@@ -64,12 +69,28 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: 
         number = int32(uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head))
         return place(number, uint32(p.packs.per_sequence) // uint32(p.packs.per_kv_head))
 
+    @cuda.jit(device=True, forceinline=True)
+    def after(all_tiles):
+        return int32(cuda.gridDim.x + int32(atomic_increment(taken(), uint32(all_tiles - 1))))
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_key_of(rows, j):
+        return key_in_K(rows.own, int32(j * BC))
+
+    # Tiles of rows behind the end of their sequence are passed over.
+    @cuda.jit(device=True, forceinline=True)
+    def first_with_rows(index, all_tiles, p):
+        if varlen:
+            while index < all_tiles and not has_rows(unknown(index), p):
+                index = after(all_tiles)
+        return index
+
     # By one lane: tiles are fetched in the order in which consumers ask for them.
     @cuda.jit(device=True, forceinline=True)
     def produce(chip, Q, K, V, p):
         Q_tile, K_tiles, V_tiles, barriers = chip
         all_tiles = int32(p.packs.row_tiles * p.packs.count)
-        index, parity, step = int32(cuda.blockIdx.x), uint32(0), uint32(0)
+        index, parity, step = first_with_rows(int32(cuda.blockIdx.x), all_tiles, p), uint32(0), uint32(0)
         while True:
             wait(uint32(barriers + WORK_EMPTY), uint32(parity ^ uint32(1)))
             store_word(uint32(barriers + INDEX), uint32(index))
@@ -78,27 +99,27 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: 
                 end_inspection(barriers, step)
                 break
             rows = row_tile(index, p)
-            whole_from, whole_to = whole_tiles(rows, p)
+            whole_from, whole_to = whole_tiles(rows, of_sequence(p, rows.own))
             j, is_first = int32(rows.end - 1), True
             while True:
                 sees_keys = j >= rows.first  # rows that see no key have a Q_i nevertheless
                 if sees_keys:
                     await_empty(barriers, K_EMPTY, step)
-                    load_keys(K_tiles, barriers, K_FULL, K, int32(j * BC), kv_head_of(rows, p), step)
+                    load_keys(K_tiles, barriers, K_FULL, K, first_key_of(rows, j), kv_head_of(rows, p), step)
                 if is_first:
                     is_first = False
                     pack = place(rows.pack, p.packs.per_sequence)
-                    load_Q(Q_tile, barriers, Q, rows.first_row, pack, p.packs.head_shift, parity)
+                    load_Q(Q_tile, barriers, Q, row_in_Q(rows.own, rows.first_row), pack, p.packs.head_shift, parity)
                 if not sees_keys:
                     break
                 await_empty(barriers, V_EMPTY, step)
                 mark(barriers, step, whole_from <= j < whole_to)
-                load_keys(V_tiles, barriers, V_FULL, V, int32(j * BC), kv_head_of(rows, p), step)
+                load_keys(V_tiles, barriers, V_FULL, V, first_key_of(rows, j), kv_head_of(rows, p), step)
                 # A loop whose length can be told would be unrolled, for which there are no registers.
                 j, step = unknown(int32(j - 1)), uint32(step + uint32(1))
                 if j < rows.first:
                     break
-            index = int32(cuda.gridDim.x + int32(atomic_increment(taken(), uint32(all_tiles - 1))))
+            index = first_with_rows(after(all_tiles), all_tiles, p)
             parity = uint32(parity ^ uint32(1))
 
     return produce

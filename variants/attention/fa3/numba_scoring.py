@@ -1,12 +1,13 @@
 """What S becomes before the mask, how powers of two are made of it, and sinks. The CUDA twin is scoring.cuh.
 
-A kernel's last parameter is a tuple of those features besides limits that are on: the score terms, then sinks.
+A kernel's last parameter is a tuple of those features besides limits that are on: the score terms, sinks, sequences.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,12 +17,21 @@ from numba import cuda, float32, int32, uint32
 from variants._features.numba_scores import numba_sink
 from variants._mma.numba_mma import LOG2_E, MINUS_INFINITY, exp2_approx, lane_index, quad_max, tanh_approx
 from variants._mma.numba_unrolled import unrolled
-from variants.attention.fa3.numba_block import NumbaTerms
 
 ZERO = np.float32(0)
 BEFORE, AFTER, AROUND = range(3)
 """Where a tile's keys lie: all on the rows' places or before, all on them or after, or anywhere. A row's place is the
 key that it lies on."""
+
+
+@dataclass(frozen=True)
+class NumbaChoices:
+    """Which features besides limits are on, in the order of the kernel's last parameter."""
+
+    terms: tuple[str, ...] = ()
+    """Names of the score terms, the first one first."""
+    sinks: bool = False
+    varlen: bool = False
 
 
 class Scoring(NamedTuple):
@@ -38,7 +48,7 @@ class Scoring(NamedTuple):
 
 
 @functools.cache
-def numba_scoring(keys: int, head_rows: Any, chosen: NumbaTerms) -> SimpleNamespace:
+def numba_scoring(keys: int, head_rows: Any, chosen: NumbaChoices) -> SimpleNamespace:
     """Device functions for tiles of so many `keys`; `head_rows`: of each head in a tile of rows."""
     TN, BC, LAST = keys // 8, keys, keys - 7  # LAST: of a lane's columns, counted from its first
     CAPS, SLOPES = "softcap" in chosen.terms, "alibi" in chosen.terms

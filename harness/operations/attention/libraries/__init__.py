@@ -1,4 +1,4 @@
-"""The libraries' rows of `bench`: PyTorch's attention, by back end and as `flex_attention`, cuDNN's, FlashAttention-4.
+"""The libraries' rows of `bench`: several ways to attention of PyTorch, cuDNN's, FlashAttention-4.
 
 They are somebody else's kernels: nothing here but handing over pointers. Without PyTorch there are none, and without
 its package there is no row of FlashAttention-4.
@@ -18,6 +18,8 @@ from harness.operations.attention.libraries.cudnn_frontend import CudnnAttention
 from harness.operations.attention.libraries.flash_attention_4 import FlashAttention4
 from harness.operations.attention.libraries.flex_attention import FlexAttention
 from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS, ScaledDotProduct
+from harness.operations.attention.libraries.varlen_attention import NAME as TORCH_VARLEN
+from harness.operations.attention.libraries.varlen_attention import VarlenAttention
 
 
 def _contender(make: Callable[[Any], TorchContender], stage: Any, is_tried: bool = True) -> TorchContender:
@@ -29,6 +31,7 @@ def _contender(make: Callable[[Any], TorchContender], stage: Any, is_tried: bool
 _MAKERS: dict[str, Callable[[Any], TorchContender]] = {
     **{name: functools.partial(ScaledDotProduct, name) for name in BACK_ENDS},
     "torch-flex": FlexAttention,
+    TORCH_VARLEN: VarlenAttention,
     "cudnn": CudnnAttention,
     FLASH_ATTENTION_4: FlashAttention4,
 }
@@ -42,5 +45,6 @@ def libraries_in_words(torch: str) -> str:
     """What these rows are, with PyTorch of version `torch`."""
     return (
         f"torch-*: scaled_dot_product_attention of PyTorch {torch}, one row per back end; torch-flex is its "
-        "compiled flex_attention, cudnn is cuDNN by its own front end, flash-attn-4 is FlashAttention-4's own function."
+        "compiled flex_attention, torch-varlen its varlen_attn. cudnn is cuDNN by its own front "
+        "end, flash-attn-4 is FlashAttention-4's own function."
     )

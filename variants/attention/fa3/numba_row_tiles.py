@@ -1,0 +1,142 @@
+"""Tiles of rows that a block takes, and which tiles of keys each visits. The CUDA twin is row_tiles.cuh in _hopper."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from numba import cuda, int32, uint32
+
+from variants._hopper import WarpgroupTile
+from variants._hopper.numba_limits import WarpgroupLimits
+from variants._hopper.numba_sequences import reaches_to, warpgroup_sequences
+
+
+class Packs(NamedTuple):
+    """Heads that share K and V are packed: a warpgroup has 1 << head_shift rows of each, one head after the other."""
+
+    count: Any
+    """Number of packs in all sequences."""
+    per_kv_head: Any
+    per_sequence: Any
+    head_shift: Any
+    row_tiles: Any
+    """Tiles of rows of each pack."""
+    at_once: Any
+    """Packs whose K and V stay in L2 together."""
+
+
+class Problem(NamedTuple):
+    """What does not change during a launch; as `of_sequence` returns it, with the lengths of one sequence."""
+
+    q_len: Any
+    kv_len: Any
+    packs: Any
+    limits: Any
+    sequences: Any
+
+
+class RowPlace(NamedTuple):
+    """Which tile of rows, of which pack among those of all sequences."""
+
+    pack: Any
+    sequence: Any
+    first_row: Any
+
+
+class RowTile(NamedTuple):
+    """A tile of rows, and the tiles of keys of which some row sees a key: first to end - 1."""
+
+    pack: Any
+    """Among those of all batch entries."""
+    first_row: Any
+    """Of each head of the pack."""
+    own: Any
+    """What the tile has of its sequence."""
+    first: Any
+    end: Any
+
+
+# The problem of one sequence.
+@cuda.jit(device=True, forceinline=True)
+def of_sequence(p, own):
+    return Problem(own.q_len, own.kv_len, p.packs, p.limits, p.sequences)
+
+
+@functools.cache
+def numba_row_tiles(tile: WarpgroupTile, limits: WarpgroupLimits, varlen: bool) -> SimpleNamespace:
+    """Device functions for tiles of these sizes; `varlen`: where sequences begin is read."""
+    BC, CONSUMERS = tile.Bc, tile.consumers
+    HIDES_FIRST, HIDES_LAST, first_seen, end_seen = limits.HIDES_FIRST, limits.HIDES_LAST, limits.first, limits.end
+    sequences = warpgroup_sequences(varlen)
+    at, number = sequences.at, sequences.number
+
+    # Tiles that so many keys take.
+    @cuda.jit(device=True, forceinline=True)
+    def tiles_of(keys):
+        return int32(uint32(keys + BC - 1) // uint32(BC))
+
+    # Rows of each head in a tile of rows.
+    @cuda.jit(device=True, forceinline=True)
+    def head_rows(packs):
+        return int32(int32(CONSUMERS) << packs.head_shift)
+
+    # Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last
+    # ones, come first, of as many packs at once as have K and V in L2: short work is left for the end, when not all
+    # blocks find some.
+    @cuda.jit(device=True, forceinline=True)
+    def row_place(index, p):
+        index, count = uint32(index), uint32(p.packs.count)
+        row_tiles, at_once = uint32(p.packs.row_tiles), uint32(p.packs.at_once)
+        if HIDES_LAST:
+            first_pack = uint32(index // uint32(at_once * row_tiles) * at_once)
+            together = uint32(min(at_once, uint32(count - first_pack)))
+            inside = uint32(index - first_pack * row_tiles)
+            pack = int32(first_pack + inside % together)
+            first_row = int32(int32(row_tiles - uint32(1) - inside // together) * head_rows(p.packs))
+        else:
+            pack = int32(index // row_tiles)
+            first_row = int32(int32(index % row_tiles) * head_rows(p.packs))
+        return RowPlace(pack, uint32(pack) // uint32(p.packs.per_sequence), first_row)
+
+    # Whether the sequence reaches to tile `index`.
+    @cuda.jit(device=True, forceinline=True)
+    def has_rows(index, p):
+        _, sequence, first_row = row_place(index, p)
+        return reaches_to(p.sequences, sequence, first_row)
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_tile(index, p):
+        pack, sequence, first_row = row_place(index, p)
+        own = at(p.sequences, sequence, first_row, p.q_len, p.kv_len)
+        pack = number(own, pack, int32(uint32(pack) - sequence * uint32(p.packs.per_sequence)))
+        s = of_sequence(p, own)
+        end_key = s.kv_len
+        if HIDES_LAST:
+            end_key = end_seen(s, int32(min(int32(first_row + head_rows(p.packs)), s.q_len) - 1))
+        first = int32(0)
+        if HIDES_FIRST:
+            first = int32(uint32(first_seen(s, first_row)) // uint32(BC))
+        return RowTile(pack, first_row, own, first, tiles_of(end_key))
+
+    # The tiles of keys that all rows of a tile see all of: from the first to before the end. `p`: of the sequence.
+    @cuda.jit(device=True, forceinline=True)
+    def whole_tiles(tile, p):
+        first, end = int32(0), int32(tile.end - 1)  # the last tile of keys may not be full
+        if HIDES_LAST:
+            end = int32(uint32(end_seen(p, tile.first_row)) // uint32(BC))
+        if HIDES_FIRST:
+            last_row = int32(min(int32(tile.first_row + head_rows(p.packs)), p.q_len) - 1)
+            first = tiles_of(first_seen(p, last_row))
+        return first, end
+
+    return SimpleNamespace(
+        IS_RAGGED=varlen,
+        head_rows=head_rows,
+        has_rows=has_rows,
+        row_tile=row_tile,
+        whole_tiles=whole_tiles,
+        row=sequences.row,
+        key=sequences.key,
+    )
