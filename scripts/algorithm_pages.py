@@ -13,6 +13,7 @@ import functools
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -24,6 +25,7 @@ if __name__ == "__main__":
 from harness import (  # noqa: E402
     Link,
     MlaProblem,
+    PagedProblem,
     Problem,
     RingBackwardProblem,
     RingProblem,
@@ -42,11 +44,12 @@ from harness.operations.attention_backward.problem import BackwardProblem  # noq
 from harness.text.schedule_picture import schedule_svg  # noqa: E402
 from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
-AnyProblem = MlaProblem | Problem | RingProblem | SoftmaxProblem | TreeProblem
-PROBLEMS: dict[str, type[AnyProblem]] = {
+AnyProblem = MlaProblem | PagedProblem | Problem | RingProblem | SoftmaxProblem | TreeProblem
+PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
     "attention": Problem,
     "attention-backward": BackwardProblem,
     "mla-decode": MlaProblem,
+    "paged-attention": functools.partial(PagedProblem, lengths=(1040,) * 16, prefix=1024),
     "ring-attention": RingProblem,
     "ring-attention-backward": RingBackwardProblem,
     "softmax": SoftmaxProblem,
@@ -56,11 +59,14 @@ DRAWN_SIZES = {
     "attention": {"heads": 1},
     "attention-backward": {"heads": 1},
     "mla-decode": {"heads": 1, "lengths": (17, 150)},
+    "paged-attention": {"heads": 1, "kv_heads": 1, "lengths": (150, 150), "prefix": 128},
     "ring-attention": {"heads": 1},
     "ring-attention-backward": {"heads": 1},
     "softmax": {"rows": 8},
     "tree-attention": {"heads": 1},
 }
+WITHOUT_A_PAGE = {"paged-attention": ROOT / "docs" / "paged.md"}
+"""Operations whose tables of costs have the algorithms without a page of their own, too: what describes those."""
 HALF_PRECISION = "float16"
 _FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)
@@ -123,6 +129,9 @@ def formula_names(algorithm: Algorithm, problem: AnyProblem) -> dict[str, object
     if isinstance(problem, SoftmaxProblem):
         return {**names, "R": problem.rows, "C": problem.columns}
     p = problem
+    if isinstance(p, PagedProblem):
+        names |= {"H": p.heads, "H_kv": p.kv_heads, "lengths": p.lengths, "d": p.head_dim}
+        return {**names, "P": p.prefix // p.page_size * p.page_size, "p": p.page_size}
     if isinstance(p, MlaProblem):
         return {**names, "H": p.heads, "lengths": p.lengths, "d": p.latent_dim, "e": p.head_dim}
     names |= {"N": p.devices}
@@ -150,7 +159,8 @@ def _cost_row(variant: Variant, problem: AnyProblem) -> tuple[int, list[str]]:
 def _linked_name(algorithm: Algorithm, page: Path) -> str:
     name = algorithm.variant.algorithm
     if algorithm.page != page:
-        return f"[{name}](../{algorithm.folder.name}/README.md)"
+        shown = "README.md" if algorithm.page.parent == algorithm.folder else "kernel.cu"
+        return f"[{name}](../{algorithm.folder.name}/{shown})"
     if algorithm.folder == page.parent:
         return f"**{name}**"
     source = "kernel.cu" if (algorithm.folder / "kernel.cu").exists() else "__init__.py"
@@ -160,8 +170,11 @@ def _linked_name(algorithm: Algorithm, page: Path) -> str:
 def costs(page: Path) -> str:
     """A table of all algorithms that have a page and support the page's problem, with the page's own in bold."""
     problem = problem_of(next(each.variant for each in algorithms() if each.page == page))
-    rows = []
-    for each in algorithms():
+    rows, compared = [], list(algorithms())
+    if page_of_others := WITHOUT_A_PAGE.get(problem.operation):
+        having_one = {each.folder for each in compared}
+        compared += [Algorithm(page_of_others, folder) for folder in _cuda_variants() if folder not in having_one]
+    for each in compared:
         if each.variant.operation == problem.operation and each.variant.supports(problem) is None:
             total, cells = _cost_row(each.variant, problem)
             rows.append((total, each.folder.name, f"| {' | '.join([_linked_name(each, page), *cells])} |"))

@@ -26,6 +26,7 @@ OTHER_SIZES = {
     "attention": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
     "attention-backward": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
     "mla-decode": {"lengths": (40, 700, 0), "heads": 24},
+    "paged-attention": {"lengths": (1300, 40, 0, 1200, 700), "heads": 16, "prefix": 600},
     "ring-attention": {"batch": 2, "heads": 3, "q_len": 600, "kv_len": 600, "devices": 3},
     "ring-attention-backward": {"batch": 2, "heads": 3, "q_len": 600, "kv_len": 600, "devices": 3},
     "tree-attention": {"batch": 2, "heads": 3, "q_len": 24, "kv_len": 1200, "devices": 6},

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.model.operation import DEFAULT_OPERATION, operation_names
+from harness.model.operation import operation_names
 from harness.model.variant import Registry, Variant
 from tests.mutants.importing import digested, mutants_folder
 
@@ -74,11 +74,7 @@ def folder_of(algorithm: str) -> str:
     """
     if algorithm.startswith(BACKWARD):
         return f"attention_backward/{algorithm.removeprefix(BACKWARD).replace('-', '_')}"
-    folders = (
-        f"{name}/{algorithm.removeprefix(f'{name}-')}".replace("-", "_")
-        for name in operation_names()
-        if name == DEFAULT_OPERATION or algorithm.partition("-")[0] == name.partition("-")[0]
-    )
+    folders = (f"{name}/{algorithm.removeprefix(f'{name}-')}".replace("-", "_") for name in operation_names())
     return next(folder for folder in folders if (VARIANTS / folder).is_dir())
 
 

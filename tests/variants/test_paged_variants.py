@@ -56,7 +56,7 @@ def held(variant: Variant, problem: PagedProblem, regime: str = "normal") -> Non
 
 
 def test_there_is_one_that_walks_in_each_language_and_two_that_divide_keys():
-    in_both = {f"{name}-{language}" for name in ("paged", "paged-lean") for language in ("cupy", "numba")}
+    in_both = {f"{name}-{language}" for name in ("paged", "paged-lean", "cascade") for language in ("cupy", "numba")}
     assert {*in_both, "paged-split-kv-cupy"} <= {variant.name for variant in VARIANTS}
 
 
@@ -79,6 +79,24 @@ def test_more_sequences_than_a_warp_looks_at_together(variant: Variant):
 def test_splits_of_a_long_sequence_among_short_ones(variant: Variant):
     lengths = (3, 1300, 0, 513, 512)
     held(variant, PagedProblem(lengths=lengths, heads=2, kv_heads=1, q_len=3, head_dim=24, page_size=32), "rising")
+
+
+@each_variant
+def test_sequences_share_more_than_a_split(variant: Variant):
+    # The second is in the prefix as far as it goes; the rows of the third see less than its 544 shared keys.
+    problem = PagedProblem(
+        lengths=(1100, 70, 545, 0, 700), heads=6, kv_heads=2, q_len=3, head_dim=24, page_size=32, prefix=600
+    )
+    held(variant, problem, "rising")
+
+
+@each_variant
+def test_shared_keys_that_are_not_finite_reach_only_rows_that_see_them(variant: Variant):
+    problem = PagedProblem(lengths=(100, 96, 40), heads=2, kv_heads=1, head_dim=24, page_size=32, prefix=96)
+    inputs = draw_inputs(problem, "normal", 2)
+    inputs["V"][inputs["table"][0, 2], :, 5] = np.nan  # key 69
+    O = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs["O"]
+    assert np.isnan(O[:2]).all() and np.isfinite(O[2]).all()
 
 
 @each_variant
@@ -121,7 +139,7 @@ def test_a_table_that_names_no_page_is_a_fault_that_names_the_access(variant: Va
     inputs = draw_inputs(problem)
     inputs["table"][1, 1] = page
     where = "byte offset 13,824 of buffer K" if page == 9 else "byte offset -1,536 of buffer K|no buffer at this"
-    with pytest.raises(KernelFault, match=f"kernel paged.*kernel.*out-of-bounds .* at .*({where})"):
+    with pytest.raises(KernelFault, match=f"kernel (paged|cascade).*kernel.*out-of-bounds .* at .*({where})"):
         EXECUTOR.run(problem, variant.plan(problem), inputs)
 
 
@@ -172,12 +190,12 @@ def test_what_is_out_of_reach_is_said(variant: Variant):
         assert said in (variant.supports(PagedProblem(**fields)) or "")
 
 
-@pytest.mark.parametrize("name", ["paged-split-kv-cupy", "paged-lean-cupy"])
+@pytest.mark.parametrize("name", ["paged-split-kv-cupy", "paged-lean-cupy", "cascade-cupy"])
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 def test_nothing_spills(head_dim: int, name: str):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
-    problem = PagedProblem(head_dim=head_dim, dtype="bfloat16", page_size=32)
+    problem = PagedProblem(lengths=(64, 64, 300), prefix=64, head_dim=head_dim, dtype="bfloat16", page_size=32)
     for listing in list_kernels(discover().registry.get(name), problem, "sm_90"):
         used = listing.resources
         assert used is not None
@@ -191,6 +209,31 @@ def test_no_sequence_has_more_splits_than_its_keys_need():
     assert first.grid == (2 * (1 + 1 + 2 + 10), 1, 1) and second.grid == (6 * 8 // 4,)
     (alone,) = variant.plan(PagedProblem(lengths=(0, 0))).launches
     assert alone.kernel_name == "paged_split_kv_combine"
+
+
+CASCADE = discover().registry.get("cascade-cupy")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kernels"),
+    [
+        ({"lengths": (130, 140), "prefix": 128}, ["prefix", "suffix", "combine"]),
+        ({"lengths": (128, 128), "prefix": 128}, ["prefix", "combine"]),
+        ({"lengths": (130, 140), "prefix": 31}, ["suffix", "combine"]),  # not one page
+        ({"lengths": (130, 20), "prefix": 128}, ["suffix", "combine"]),  # one sequence has it
+        ({"lengths": (0, 0), "prefix": 128}, ["combine"]),
+    ],
+)
+def test_a_prefix_that_nobody_shares_has_no_launch(fields: dict[str, Any], kernels: list[str]):
+    plan = CASCADE.plan(PagedProblem(page_size=32, **fields))
+    assert [launch.kernel_name for launch in plan.launches] == [f"cascade_{kernel}" for kernel in kernels]
+
+
+def test_a_shared_prefix_is_read_once():
+    problem = PagedProblem(lengths=(1040,) * 16, prefix=1024)
+    alone = discover().registry.get("paged-split-kv-cupy")
+    assert CASCADE.claim is not None and alone.claim is not None
+    assert CASCADE.claim(problem).read_bytes * 10 < alone.claim(problem).read_bytes
 
 
 @pytest.mark.parametrize(

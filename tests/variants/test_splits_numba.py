@@ -22,12 +22,16 @@ CASES: list[tuple[str, BaseProblem]] = [
     ("lean", DENSE),
     ("unified-max", DENSE),
     ("paged-lean", PAGED),
+    (
+        "cascade",
+        dataclasses.replace(PAGED, head_dim=24, page_size=32, lengths=(1200, 40, 1100, 0, *(5,) * 32), prefix=1050),
+    ),
     ("lean", dataclasses.replace(DENSE, head_dim=50, dtype="bfloat16", mask="causal", alibi=True)),
     ("unified-max", dataclasses.replace(DENSE, head_dim=33, q_len=20, mask="causal", softcap=5.0)),
 ]
 
 
-@pytest.mark.parametrize(("name", "problem"), thorough_unless(lambda case: case in CASES[:3], CASES))
+@pytest.mark.parametrize(("name", "problem"), thorough_unless(lambda case: case in CASES[:4], CASES))
 def test_both_kernels_give_the_same_bits_and_move_the_same_bytes(name: str, problem: BaseProblem):
     variants = [discover().registry.get(f"{name}-{language}") for language in ("cupy", "numba")]
     inputs = draw_inputs(problem, "normal", seed=1)

@@ -13,7 +13,8 @@ from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
 from variants._mma.equal_runs import LEAN_TILE, START_TILES
-from variants._mma.numba_mma import ALL_LANES, MINUS_INFINITY, end_seen, first_seen
+from variants._mma.numba_combine import warp_max, warp_sum
+from variants._mma.numba_mma import MINUS_INFINITY, end_seen, first_seen
 from variants._mma.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_parts import load_cg, numba_parts, store_float_global
 from variants._mma.numba_split_attention import (
@@ -152,21 +153,6 @@ def part_at_end(block):
 @cuda.jit(device=True, forceinline=True)
 def of_row(rows, part, row):
     return rows + (uint64(part) * uint64(BR) + uint64(row)) * uint64(FLOAT_BYTES)
-
-
-# Over the lanes of a warp.
-@cuda.jit(device=True, forceinline=True)
-def warp_max(x):
-    for distance in (16, 8, 4, 2, 1):
-        x = max(x, cuda.shfl_xor_sync(ALL_LANES, x, distance))
-    return x
-
-
-@cuda.jit(device=True, forceinline=True)
-def warp_sum(x):
-    for distance in (16, 8, 4, 2, 1):
-        x += cuda.shfl_xor_sync(ALL_LANES, x, distance)
-    return x
 
 
 def numba_equal_runs(splits: Any, dtype: str, output_tiles: int, logit_of_head: Any, sinks: bool) -> Any:

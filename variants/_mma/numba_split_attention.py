@@ -253,6 +253,8 @@ def numba_splits(head_dim: int, slots: int, dtype: str) -> SimpleNamespace:
         add_P_V=add_P_V,
         packed=packed,
         unpacked=unpacked,
+        O_element=O_element,
+        store_all_of_O=store_all_of_O,
         share_rows=share_rows,
         shared_O=shared_O,
         shared_l=shared_l,
@@ -260,22 +262,18 @@ def numba_splits(head_dim: int, slots: int, dtype: str) -> SimpleNamespace:
     )
 
 
-def split_attention(
-    splits: SimpleNamespace, keys_of: KeyFunctions, seen_of: SeenFunctions, apply: Callable, exponentiate: Callable
-) -> Callable:
-    """The device function `attend_to_split`: attention of some rows of Q over a block's keys on its own.
+def split_steps(
+    splits: SimpleNamespace, keys_of: KeyFunctions, seen_of: SeenFunctions, apply: Callable
+) -> SimpleNamespace:
+    """Device functions for the steps of a warp from one tile of keys to the next.
 
-    `apply`: a score's terms, as of `numba_scores`; `exponentiate`: what is subtracted from scores, such as
-    `running_maximum`.
+    `apply`: a score's terms, as of `numba_scores`.
     """
-    D, SLOTS, TD, ROW_BYTES, SLOT_BYTES = splits.D, splits.SLOTS, splits.TD, splits.ROW_BYTES, splits.SLOT_BYTES
-    RING_BYTES, Q_TILE = splits.RING_BYTES, splits.Q_TILE
-    copy_keys, copy_Q = splits.copy_tile_by(32), splits.copy_tile_by(THREADS)
-    multiply_Q_Kt, add_P_V, unpacked = splits.multiply_Q_Kt, splits.add_P_V, splits.unpacked
+    SLOTS, TD, ROW_BYTES, SLOT_BYTES, RING_BYTES = (
+        splits.SLOTS, splits.TD, splits.ROW_BYTES, splits.SLOT_BYTES, splits.RING_BYTES
+    )  # fmt: skip
+    copy_keys, unpacked, sees = splits.copy_tile_by(32), splits.unpacked, seen_of.sees
     K_of, V_of, skipped, tile_after = keys_of.K, keys_of.V, keys_of.skipped, keys_of.tile_after
-    first_tile, first_of = keys_of.first_tile, keys_of.first
-    seen_at, sees, all_see = seen_of.at, seen_of.sees, seen_of.all_see
-    wait_for_slot_copied, wait_for_Q = wait_for_copies(SLOTS - 2), wait_for_copies(SLOTS - 1)
 
     # A warp's ring: K and V of one tile after the other, SLOTS - 1 copies ahead of where they are read. `copied`: how
     # many tiles of K or V; `copied_key`: the next one's first key. Returns the one after that.
@@ -288,13 +286,6 @@ def split_attention(
             copy_keys(slot, source, skipped(keys, copied_key), int32(keys.end - copied_key), lane)
         commit_copies()
         return tile_after(keys, copied_key) if is_V else copied_key
-
-    # The slot that is read next has come; the one before it, which all lanes have read, is filled anew.
-    @cuda.jit(device=True, forceinline=True)
-    def wait_for_slot(ring, keys, copied, copied_key, lane):
-        wait_for_slot_copied()
-        cuda.syncwarp()
-        return copy_next(ring, keys, copied, copied_key, lane)
 
     @cuda.jit(device=True, forceinline=True)
     def next_slot(ring, slot):
@@ -340,6 +331,39 @@ def split_attention(
             p_1 = cuda.shfl_sync(ALL_LANES, even_1 if is_even else odd_1, source)
             add_all_columns(O, p_0, p_1, sees(seen, 0, k), sees(seen, 1, k), V_tile, uint32(k), lane)
             k = int32(k + 1)
+
+    return SimpleNamespace(
+        copy_next=copy_next,
+        next_slot=next_slot,
+        scale_and_mask=scale_and_mask,
+        add_P_V_where_seen=add_P_V_where_seen,
+    )
+
+
+def split_attention(
+    splits: SimpleNamespace, keys_of: KeyFunctions, seen_of: SeenFunctions, apply: Callable, exponentiate: Callable
+) -> Callable:
+    """The device function `attend_to_split`: attention of some rows of Q over a block's keys on its own.
+
+    `apply`: a score's terms, as of `numba_scores`; `exponentiate`: what is subtracted from scores, such as
+    `running_maximum`.
+    """
+    D, SLOTS, TD, ROW_BYTES, SLOT_BYTES = splits.D, splits.SLOTS, splits.TD, splits.ROW_BYTES, splits.SLOT_BYTES
+    RING_BYTES, Q_TILE = splits.RING_BYTES, splits.Q_TILE
+    copy_Q, multiply_Q_Kt, add_P_V = splits.copy_tile_by(THREADS), splits.multiply_Q_Kt, splits.add_P_V
+    tile_after, first_tile, first_of = keys_of.tile_after, keys_of.first_tile, keys_of.first
+    seen_at, all_see = seen_of.at, seen_of.all_see
+    steps = split_steps(splits, keys_of, seen_of, apply)
+    copy_next, next_slot, scale_and_mask = steps.copy_next, steps.next_slot, steps.scale_and_mask
+    add_P_V_where_seen = steps.add_P_V_where_seen
+    wait_for_slot_copied, wait_for_Q = wait_for_copies(SLOTS - 2), wait_for_copies(SLOTS - 1)
+
+    # The slot that is read next has come; the one before it, which all lanes have read, is filled anew.
+    @cuda.jit(device=True, forceinline=True)
+    def wait_for_slot(ring, keys, copied, copied_key, lane):
+        wait_for_slot_copied()
+        cuda.syncwarp()
+        return copy_next(ring, keys, copied, copied_key, lane)
 
     # O, l and m become those of the warp's rows g and g + 8; l is that of the lane's own keys. O is not divided by l.
     # `scores` and `queries`: of both rows; `m` is where it begins.

@@ -90,12 +90,12 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 def slots(head_dim: int) -> int:
     """Tiles of keys or values that a warp has room for. Here and below, `head_dim` is the length of the longest row."""
-    return min(max(RING_BYTES // (WARPS * _slot_bytes(head_dim)), FEWEST_SLOTS), MOST_SLOTS)
+    return min(max(RING_BYTES // (WARPS * slot_bytes(head_dim)), FEWEST_SLOTS), MOST_SLOTS)
 
 
 def shared_bytes(head_dim: int) -> int:
     """Dynamic shared memory of a block: the warps' slots, Q, and l and m of its rows from each warp."""
-    return (WARPS * slots(head_dim) + 1) * _slot_bytes(head_dim) + 2 * WARPS * BR * FLOAT32_BYTES
+    return (WARPS * slots(head_dim) + 1) * slot_bytes(head_dim) + 2 * WARPS * BR * FLOAT32_BYTES
 
 
 def blocks_per_sm(head_dim: int) -> int:
@@ -156,5 +156,6 @@ def slope_sectors(problem: Problem, own_heads: Integers, first_rows: Integers) -
     return sectors
 
 
-def _slot_bytes(head_dim: int) -> int:
+def slot_bytes(head_dim: int) -> int:
+    """Shared memory of a slot, and of 16 rows of Q."""
     return int(BC * LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))

@@ -141,6 +141,12 @@ class PagedAxes(NamedAxes):
         if is_lone:
             lengths = (LONE_LENGTH,)
         size = build.page_size
+        ahead = size * (build.tile_keys // size + 1)
+        prefix = 0 if choice[PREFIX] == NONE else rng.choice((size, ahead, 2 * size + 3, 3 * size, max(lengths)))
+        fits = self._most_tiles is None and choice[LENGTHS] != LONG and (ahead + size) * len(lengths) <= most
+        if prefix == ahead and fits:
+            # They share more than a kernel takes at once, and each has less than a page besides.
+            lengths = tuple(ahead + length % size if length else 0 for length in lengths)
         plain = PagedProblem(
             lengths=lengths,
             heads=heads,
@@ -149,7 +155,7 @@ class PagedAxes(NamedAxes):
             head_dim=build.head_dim,
             dtype=build.dtype,
             page_size=size,
-            prefix=0 if choice[PREFIX] == NONE else rng.choice((size, size, 2 * size + 3, 3 * size, max(lengths))),
+            prefix=prefix,
             scale=rng.choice(SCALES[choice[SCALE]]),
         )
         pool_bytes = LARGE_POOL * size * build.head_dim * ELEMENT_BYTES[build.dtype]

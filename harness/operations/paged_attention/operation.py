@@ -58,6 +58,7 @@ def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapp
     return PagedProblem(
         heads=Q.shape[1], kv_heads=K.shape[1], q_len=Q.shape[2], lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
         dtype=dtype, page_size=page_size, pages=pages, table_len=table.shape[1],
+        prefix=common_prefix(table, lengths, page_size),
         in_use=(int(np.count_nonzero(fill)), int(fill.sum())), **fields,
     )  # fmt: skip
 
@@ -89,6 +90,18 @@ def fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size:
         np.maximum.at(fill, used[:full], page_size)
         np.maximum.at(fill, used[full:], length % page_size)
     return fill
+
+
+def common_prefix(table: np.ndarray, lengths: np.ndarray, page_size: int) -> int:
+    """Return how many first keys lie in whole pages that are the same for all sequences that fill them.
+
+    Pages that a single sequence fills do not count. The table has to be valid.
+    """
+    full = lengths // page_size
+    places = np.arange(np.sort(full)[-2] if len(full) > 1 else 0)
+    entries = table[:, : len(places)]
+    differs = (full[:, None] > places) & (entries != entries[np.argmax(full)])
+    return page_size * int(np.argmax(np.append(differs.any(axis=0), True)))
 
 
 def choose_parts(problem: PagedProblem, whole_flops: float) -> tuple[Part, ...]:

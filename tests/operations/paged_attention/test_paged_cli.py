@@ -81,6 +81,7 @@ def test_run_takes_a_pool_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixt
     status, out, _ = call(capsys, *saved(tmp_path), "--format", "json")
     told = json.loads(out)
     assert status == 0 and told["problem"]["lengths"] == [70, 33, 0] and told["problem"]["pages"] == 10
+    assert told["problem"]["prefix"] == 32
     # Page 3 is shared, all of it; pages 7 and 0 are the first sequence's, 2 the second's.
     keys, row_bytes = 32 + 32 + 6 + 1, 24 * 2
     assert told["rows"][0]["compulsory_bytes"] == 2 * keys * row_bytes + 4 * (3 + 2 + 3) + 2 * 3 * 2 * 2 * row_bytes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import WHOLE, operation_named
-from harness.operations.paged_attention.operation import choose_parts
+from harness.operations.paged_attention.operation import choose_parts, common_prefix
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import parse_lengths
 from harness.support.errors import ProblemError
@@ -30,6 +31,23 @@ def test_tensors():
         "O": ((4, 4, 3, 64), "float32"),
         "lse": ((4, 4, 3), "float32"),
     }
+
+
+@pytest.mark.parametrize(
+    ("table", "lengths", "pages"),
+    [
+        ([[3, 7, 1], [3, 7, 1]], [96, 96], 3),
+        ([[3, 7, 1], [3, 7, 1]], [96, 95], 2),  # not all of the third
+        ([[3, 7, 1], [3, 7, 2]], [96, 96], 2),
+        ([[3, 7, 1], [4, 7, 1]], [96, 96], 0),
+        ([[3, 0, 0], [3, 7, 1], [3, 7, 2]], [40, 96, 96], 2),  # the first has one whole page
+        ([[9, 9, 9], [3, 7, 1], [3, 7, 2]], [0, 96, 96], 2),
+        ([[3, 7, 1]], [96], 0),
+        ([[0], [0]], [0, 0], 0),
+    ],
+)
+def test_the_prefix_of_a_given_table(table: list[list[int]], lengths: list[int], pages: int):
+    assert common_prefix(np.array(table, np.int32), np.array(lengths, np.int32), 32) == 32 * pages
 
 
 def test_what_is_shared_is_compulsory_once():
