@@ -31,8 +31,8 @@ _PAGES = (
     ),
     *in_kernel(
         "paged", "first page for all keys",
-        ("if (first_key % PAGE == 0)", "if (first_key == 0)"),
-        ("if first_key % PAGE == 0:", "if first_key == 0:"),
+        ("if (first_key % PAGE == 0 || (first_tile != 0 && first_key == first_tile))", "if (first_key == first_tile)"),
+        ("if first_key % PAGE == 0 or first_key == first_tile:", "if first_key == first_tile:"),
     ),
     *in_kernel(
         "paged", "page size off by one",
@@ -80,10 +80,8 @@ _LENGTHS = (
     ),
     *in_kernel(
         "paged", "last page left out unless it is full",
-        ("end_by_last = run.end(min(last_query, q_len - 1));",
-         "end_by_last = run.end(min(last_query, q_len - 1)) / PAGE * PAGE;"),
-        ("end_by_last = end_of(run, min(last_query, q_len - 1))\n",
-         "end_by_last = end_of(run, min(last_query, q_len - 1)) // PAGE * PAGE\n"),
+        ("end_by_last = run.end(last_query);", "end_by_last = run.end(last_query) / PAGE * PAGE;"),
+        ("end_of(run, last_query)\n", "end_of(run, last_query) // PAGE * PAGE\n"),
     ),
     *in_kernel(
         "paged", "length of another sequence",
@@ -99,18 +97,18 @@ _LENGTHS = (
 _ROWS = (
     *in_kernel(
         "paged", "rows of a group taken for one head's",
-        ("(first_row + row_of(i)) % q_len)", "first_row + row_of(i))"),
-        ("(first_row + row_of(i)) % q_len)", "first_row + row_of(i))"),
+        ("query[i] = row % q_len;", "query[i] = row;"),
+        ("query[i], head[i] = row % q_len,", "query[i], head[i] = row,"),
     ),
     *in_kernel(
         "paged", "last rows aligned with the first keys",
-        ("(first_row + row_of(i)) % q_len)", "(first_row + row_of(i)) % q_len + q_len - kv_len)"),
-        ("(first_row + row_of(i)) % q_len)", "(first_row + row_of(i)) % q_len + q_len - kv_len)"),
+        ("unclipped_end(query[i])", "unclipped_end(query[i] + q_len - kv_len)"),
+        ("unclipped_end(run, query[i])", "unclipped_end(run, query[i] + q_len - kv_len)"),
     ),
     *in_kernel(
         "paged", "keys of the first of two heads' rows alone",
-        ("run.end(min(last_query, q_len - 1))", "run.end(heads_meet ? 0 : last_query)"),
-        ("end_of(run, min(last_query, q_len - 1))", "end_of(run, 0 if heads_meet else last_query)"),
+        ("run.end(last_query)", "run.end(heads_meet ? 0 : last_query)"),
+        ("end_of(run, last_query)", "end_of(run, 0 if last_of_rows >= q_len else last_query)"),
     ),
 )  # fmt: skip
 _SPLITS = (
@@ -131,17 +129,18 @@ _SPLITS = (
     _in_splits("length of another sequence", "__shfl_sync(0xffffffff, length, at);",
                "__shfl_sync(0xffffffff, length, max(at - 1, 0));"),
     _in_splits("a split taken for the next one's sequence", "end > split);", "end >= split);"),
-    _in_splits("splits counted from the batch's first", "(split - found.first_split) * SPLIT", "split * SPLIT"),
+    _in_splits("splits counted from the batch's first", "(split - found.first_split +", "(split +"),
     _in_splits("sequences beyond 32 not looked at", "start < batch; start += 32", "start < 1; start += 32"),
     _in_splits("splits of the first 32 sequences forgotten", "behind = __shfl_sync(0xffffffff, end, 31);",
                "behind = 0;"),
-    _in_splits("an empty sequence has a split", "return (length + SPLIT - 1) / SPLIT;", "return length / SPLIT + 1;"),
-    _in_splits("splits of the next sequence put together", "work.first_split -= splits_of(work.kv_len);\n", ""),
-    _in_splits("one split too few put together",
-               "splits_of(limits.of_sequence(sequence, q_len, found.kv_len).end(query));",
-               "limits.of_sequence(sequence, q_len, found.kv_len).end(query) / SPLIT;"),
-    _in_splits("empty sequence not zeroed", "    const int splits = splits_of",
-               "    if (found.kv_len == 0) return;\n    const int splits = splits_of"),
+    _in_splits("an empty sequence has a split", "return (length + SPLIT - 1) / SPLIT -", "return length / SPLIT + 1 -"),
+    _in_splits("splits of the next sequence put together",
+               "work.first_split -= splits_of(work.kv_len, limits.of_sequence(sequence, q_len, work.kv_len));\n", ""),
+    _in_splits("one split too few put together", "splits = (run.end(query) + SPLIT - 1) / SPLIT",
+               "splits = run.end(query) / SPLIT"),
+    _in_splits("empty sequence not zeroed", "    const auto run = limits.of_sequence(sequence, q_len, found.kv_len);",
+               "    if (found.kv_len == 0) return;\n"
+               "    const auto run = limits.of_sequence(sequence, q_len, found.kv_len);"),
     _in_splits("splits strided by rows of all sequences", "first_stat, sequence_rows, splits",
                "first_stat, gridDim.x, splits"),
     _in_splits("rows of a group taken for one head's",
@@ -193,19 +192,16 @@ _LEAN = (
     ),
     *_in_lean(
         "keys of the first part in every part",
-        ("(segment.at - segment.begin) * LEAN_TILE;", "0;"),
-        ("int32(uint32(segment[AT] - segment[BEGIN]) * uint32(LEAN_TILE)),", "int32(0),"),
+        ("first_key = (first / LEAN_TILE + (int)(segment.at - segment.begin))", "first_key = first / LEAN_TILE"),
+        ("(first_lean + behind) *", "first_lean *"),
     ),
     *_in_lean(
         "last keys as far as the lean tile",
         (
-            "min((int)(segment.to - segment.begin) * LEAN_TILE, tile.end)",
-            "(int)(segment.to - segment.begin) * LEAN_TILE",
+            "min((first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE, tile.end)",
+            "(first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE",
         ),
-        (
-            "int32(min(int32(uint32(segment[TO] - segment[BEGIN]) * uint32(LEAN_TILE)), tile.end)),",
-            "int32(uint32(segment[TO] - segment[BEGIN]) * uint32(LEAN_TILE)),",
-        ),
+        ("int32(min(end, tile.end)),", "end,"),
     ),
     *_in_lean(
         "the next segment begins while the last is read",
@@ -220,4 +216,50 @@ _LEAN = (
         sanitize=True,
     ),
 )  # fmt: skip
-MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS, *_LEAN)
+_RULES = (
+    *in_kernel(
+        "paged", "window one key too long",
+        ("Window::first(run, query[i], first_key);", "Window::first(run, query[i], first_key) - 1;"),
+        ("first_of(run, query[i], first_key)", "first_of(run, query[i], first_key) - 1"),
+    ),
+    *in_kernel(
+        "paged", "evicted pages followed",
+        ("Window::first(run, first_query) / BC * BC", "0"), ("first_of(run, first_query, 0) // BC * BC", "0"),
+    ),
+    *in_kernel(
+        "paged", "page of the window's first tile not looked up",
+        (" || (first_tile != 0 && first_key == first_tile)", ""), (" or first_key == first_tile", ""),
+    ),
+    *in_kernel(
+        "paged", "first head of a group for all",
+        ("head = kv_head * group + min(row / q_len, group - 1)", "head = kv_head * group"),
+        ("kv_head * group + min(row // q_len, group - 1)", "kv_head * group"),
+    ),
+    *in_kernel("paged", "no weight of the sink", ("Sink::WEIGHT", "0.0f"), ("= SINK_WEIGHT,", "= ZERO,")),
+    _in_splits("window one key too long", "{{run.first(query[0]), run.first(query[1])}",
+               "{{run.first(query[0]) - 1, run.first(query[1]) - 1}", file="_paged/sequences.cuh"),
+    _in_splits("splits before the window counted", "return Window::first(run, 0) / SPLIT;", "return 0;"),
+    _in_splits("a row's splits counted from its sequence's", "found.first_split + first_split - evicted_splits(run)",
+               "found.first_split"),
+    _in_splits("first key of the last query for all", "Window::first(run, first_query)",
+               "Window::first(run, last_query)"),
+    _in_splits("slopes of the first head of a group", "min((first_row + row) / q_len, group - 1)", "0"),
+    _in_splits("sink of another head", "row % sequence_rows / q_len", "row % (sequence_rows / q_len)"),
+    *_in_lean(
+        "first key of the last query for all",
+        ("first = Window::first(run, first_query);", "first = Window::first(run, q_len - 1);"),
+        ("first_seen(first_query, q_len", "first_seen(int32(q_len - 1), q_len"),
+    ),
+    *_in_lean(
+        "slopes of the first rows' head",
+        ("scores.of_head(head_of_row(row)", "scores.of_head(head_of_row(row % 8)"),
+        ("heads[1], q_len", "heads[0], q_len"),
+    ),
+    *_in_lean(
+        "sinks of the first key/value head",
+        ("sink.logit(head_of_row(row))", "sink.logit(head_of_row(row) % group)"),
+        ("int32(int32(segment[KV_HEAD] % uint32(kv_heads)) * group), group, sink", "int32(0), group, sink"),
+    ),
+)  # fmt: skip
+"""Windows, slopes and sinks."""
+MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS, *_LEAN, *_RULES)

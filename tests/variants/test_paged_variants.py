@@ -104,6 +104,18 @@ def test_no_sequence_has_a_key(variant: Variant):
     held(variant, PagedProblem(lengths=(0,), batch=3, heads=2, head_dim=24, page_size=32))
 
 
+@each_variant
+def test_windows_caps_slopes_and_sinks_over_evicted_pages(variant: Variant):
+    # Windows that begin in the first split and in later ones, rows of two heads in a tile, and a sequence without keys.
+    problem = PagedProblem(
+        lengths=(1300, 0, 40, 513, 9), heads=6, kv_heads=2, q_len=7, head_dim=24, page_size=32, prefix=600,
+        window=100, softcap=2.0, alibi=True, sinks=True,
+    )  # fmt: skip
+    assert problem.pages_in_use < sum(problem.sequence_pages) - 40
+    for fields, regime in (({}, "normal"), ({"window": 1}, "rising"), ({"window": 4096}, "offset")):
+        held(variant, problem.with_fields(pages=None, **fields), regime)
+
+
 @pytest.mark.thorough
 @each_variant
 def test_float32_is_taken_or_refused_with_a_reason(variant: Variant):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from harness import Problem
+from harness import PagedProblem, Problem
 from variants._features import FOLDER, Feature, declarations, stored
 from variants._mma import LINE_BYTES, LINE_ELEMENTS, tile_copy
 from variants._tiles import blocks
@@ -142,17 +142,32 @@ def key_bytes(head_dim: int, head_key: Integers, first: Integers, end: Integers)
     )
 
 
-def slope_sectors(problem: Problem, own_heads: Integers, first_rows: Integers) -> Integers:
-    """Sectors of an element per head, such as a slope, that a warp reads for tiles that begin with these rows.
+def slope_sectors(
+    problem: Problem | PagedProblem,
+    own_heads: Integers,
+    first_rows: Integers,
+    requests: Sequence[tuple[int, int]] = ((0, 7), (8, 15)),
+) -> Integers:
+    """Sectors of an element per head, such as a slope, that are read for tiles that begin with these rows.
 
-    Rows are counted through the query heads of key/value head `own_heads` of their sequence. A warp asks for those of
-    rows 0 to 7 of a tile, and for those of rows 8 to 15.
+    Rows are counted through the query heads of key/value head `own_heads` of their sequence. `requests`: the first and
+    the last of the tile's rows that a warp asks for at once; by default those of one warp.
     """
+    reads = (head_sectors(problem, own_heads, first_rows + first, first_rows + last) for first, last in requests)
+    sectors: Integers = sum(reads)
+    return sectors
+
+
+def head_sectors(
+    problem: Problem | PagedProblem, own_heads: Integers, first_rows: Integers, last_rows: Integers
+) -> Integers:
+    """Sectors of an element per head that a warp reads at once for the rows from the first to the last."""
     p, per_sector = problem, SECTOR_BYTES // FLOAT32_BYTES
-    own, first = np.broadcast_arrays(own_heads, first_rows)
-    rows = first[..., None] + np.array([[0, 7], [8, 15]]).reshape(2, *(1,) * first.ndim, 2)
-    places = (own[..., None] * p.group + np.minimum(rows // p.q_len, p.group - 1)) // per_sector
-    sectors: Integers = (places[..., 1] - places[..., 0] + 1).sum(axis=0)
+    first, last = (
+        (own_heads * p.group + np.minimum(rows // p.q_len, p.group - 1)) // per_sector
+        for rows in (first_rows, last_rows)
+    )
+    sectors: Integers = last - first + 1
     return sectors
 
 

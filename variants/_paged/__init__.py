@@ -53,6 +53,18 @@ class PackedRows:
         return np.array(self.problem.lengths, np.int64)[:, None]
 
     @property
+    def firsts(self) -> Integers:
+        """(sequences, tiles): the first key that a row of the tile sees."""
+        first = self.first_rows % self.problem.q_len
+        return self.first_seen(np.where(first + self.rows > self.problem.q_len, 0, first))
+
+    def first_seen(self, queries: npt.ArrayLike) -> Integers:
+        """(sequences, queries): the first key that a query of each sequence sees."""
+        own = np.asarray(queries, np.int64) + self.lengths - self.problem.q_len
+        seen: Integers = np.zeros_like(own) if self.problem.window is None else own - self.problem.window
+        return np.clip(seen, 0, self.lengths)
+
+    @property
     def ends(self) -> Integers:
         """(sequences, tiles): keys up to the last that a row of the tile sees, 0 where none does."""
         last = self.first_rows % self.problem.q_len + self.rows - 1
@@ -113,10 +125,28 @@ def unsupported(problem: PagedProblem) -> str | None:
     return None
 
 
-def causal(problem: PagedProblem) -> Feature:
-    """Return which keys a query sees: those up to its own place, where the last query is on the last key."""
-    before = problem.q_len + max(problem.lengths, default=0)
+def limits(problem: PagedProblem) -> Feature:
+    """Return which keys a query sees: up to its own place, from the first of its window on.
+
+    The last query is on the last key.
+    """
+    beyond = problem.q_len + max(problem.lengths)
+    before = beyond if problem.window is None else min(problem.window, beyond)
     return Feature("Limits", "Band", (np.int32(before), np.int32(0)), ((FOLDER, "limits.cuh"),))
+
+
+def window(problem: PagedProblem) -> Feature:
+    """Return whether rows have a sliding window, a type that is no argument: `limits` has its length."""
+    chosen = "NoWindow" if problem.window is None else "SlidingWindow"
+    return Feature("Window", chosen, (), (("_paged", "window.cuh"),))
+
+
+def in_numba(problem: PagedProblem, rows: int, keys: int) -> Any:
+    """Return the device functions of the features, a `NumbaFeatures`, for tiles of `rows` rows and `keys` keys."""
+    from variants._features.numba_features import numba_features
+
+    terms = tuple(term.field for term in problem.score_terms)
+    return numba_features(False, None, terms, problem.sinks, False, rows, keys, 128)
 
 
 def row_tiles(problem: PagedProblem, Br: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from numba import cuda, int32, uint32
 
-from variants._mma.numba_mma import ALL_LANES
-from variants._mma.numba_runs_of_rows import SeenFunctions
+from variants._mma.numba_mma import ALL_LANES, end_seen, first_seen
+from variants._mma.numba_runs_of_rows import RUNS_OF_ROWS, RunsOfRows, SeenFunctions
 
 
 # Over the lanes of a warp: the sum of x, a uint32, of this lane and those before it.
@@ -48,3 +48,35 @@ def ends_all_see(seen, first, end):
 
 
 ENDS_OF_ROWS = SeenFunctions(ends_at, end_sees, ends_all_see)
+
+
+def seen_by_queries(has_window: bool) -> tuple[SeenFunctions, Any]:
+    """Functions of what `seen` is to numba_split_attention.py, and the device function that makes it.
+
+    Its arguments: the queries of rows g and g + 8 of the lane, the first and the last query of the block, q_len and
+    kv_len, and `limits`.
+    """
+    if not has_window:
+
+        @cuda.jit(device=True, forceinline=True)
+        def ends(queries, first_query, last_query, q_len, kv_len, limits):
+            return EndsOfRows(
+                end_seen(queries[0], q_len, kv_len, limits[1]),
+                end_seen(queries[1], q_len, kv_len, limits[1]),
+                end_seen(first_query, q_len, kv_len, limits[1]),
+            )
+
+        return ENDS_OF_ROWS, ends
+
+    @cuda.jit(device=True, forceinline=True)
+    def runs(queries, first_query, last_query, q_len, kv_len, limits):
+        return RunsOfRows(
+            first_seen(queries[0], q_len, kv_len, limits[0]),
+            first_seen(queries[1], q_len, kv_len, limits[0]),
+            end_seen(queries[0], q_len, kv_len, limits[1]),
+            end_seen(queries[1], q_len, kv_len, limits[1]),
+            first_seen(last_query, q_len, kv_len, limits[0]),
+            end_seen(first_query, q_len, kv_len, limits[1]),
+        )
+
+    return RUNS_OF_ROWS, runs

@@ -72,7 +72,6 @@ class Problem(ScoreFields):
 
     operation: ClassVar[str] = "attention"
     TERMS: ClassVar[tuple[ScoreTerm, ...]] = TERMS
-    """All score terms, and sinks, in the order in which they apply."""
 
     v_head_dim: int | None = option(None, "elements per row of V and O", default_text="same as --head-dim")
     """Elements per row of V and O; `head_dim` is that of Q and K. None means as many as `head_dim`, and an equal number
@@ -112,8 +111,7 @@ class Problem(ScoreFields):
             require_extents(self, "v_head_dim")
             if self.v_head_dim == self.head_dim:
                 object.__setattr__(self, "v_head_dim", None)
-        for term in TERMS:
-            object.__setattr__(self, term.field, term.checked(getattr(self, term.field)))
+        self._check_terms()
         object.__setattr__(self, "dropout", _share(self.dropout))
         seed = self.dropout_seed
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
@@ -208,21 +206,6 @@ class Problem(ScoreFields):
         layout = () if self.layout.is_dense else (LAYOUT,)
         width = () if self.v_head_dim is None else (V_HEAD_DIM,)
         return (*self.score_features, *((DROPOUT,) if self.dropout else ()), *layout, *width)
-
-    @property
-    def score_features(self) -> tuple[str, ...]:
-        """The features among `SCORE_FEATURES` that are on."""
-        return tuple(term.field for term in self.terms)
-
-    @property
-    def terms(self) -> tuple[ScoreTerm, ...]:
-        """The score terms that are on, and sinks if these are."""
-        return tuple(term for term in TERMS if term.is_on(self))
-
-    @property
-    def score_terms(self) -> tuple[ScoreTerm, ...]:
-        """The score terms that are on. Sinks are none."""
-        return tuple(term for term in self.terms if term.changes_scores)
 
     @property
     def dropout_threshold(self) -> int:

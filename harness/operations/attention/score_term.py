@@ -122,7 +122,9 @@ class ScoreTerm:
     plain: ClassVar[Any] = True
     """The simplest value with the term."""
 
-    def is_on(self, problem: Problem) -> bool:
+    # `Any`: attention's problem, or one of another operation that has the field.
+
+    def is_on(self, problem: Any) -> bool:
         """Whether the problem has the term."""
         return bool(getattr(problem, self.field) != self.off)
 
@@ -136,7 +138,7 @@ class ScoreTerm:
         """Return the field's value for JSON, which `checked` takes."""
         return value
 
-    def in_words(self, problem: Problem) -> str:
+    def in_words(self, problem: Any) -> str:
         """Describe the term of a problem that has it."""
         return self.field
 
@@ -154,14 +156,14 @@ class ScoreTerm:
         """Return the field's value in a problem with this array as the input."""
         return self.plain
 
-    def inputs(self, problem: Problem) -> tuple[Tensor, ...]:
+    def inputs(self, problem: Any) -> tuple[Tensor, ...]:
         """Return the inputs of a problem that has the term.
 
         Axes along which they vary with the row or the key of a score are named `row` and `key`.
         """
         return tuple(Tensor(name, (problem.heads,), "float32", INPUT, ("head",)) for name in self.input_names)
 
-    def derived(self, problem: Problem) -> Inputs:
+    def derived(self, problem: Any) -> Inputs:
         """Return inputs that follow from the problem."""
         return {}
 
@@ -203,7 +205,7 @@ class ScoreTerm:
     keeps_shifts: ClassVar[bool] = False
     """Whether scores that all grow by the same number before the term do so after it."""
 
-    def edits(self, pick: Pick, problem: Problem) -> tuple[Edit, ...]:
+    def edits(self, pick: Pick, problem: Any) -> tuple[Edit, ...]:
         """Return changes of its inputs to make in a case."""
         return ()
 

@@ -1,7 +1,8 @@
 """Score terms of attention, a row for each, and the fields that they add to `Problem`.
 
-A new term is a field of `ScoreFields`, a subclass of `ScoreTerm`, and its place in `TERMS`. A long class has a module
-of its own, as the soft cap has.
+A new term is a field of `ScoreFields`, a subclass of `ScoreTerm`, and its place in `TERMS`. A term that depends on no
+number of rows or keys has its field in `HeadScoreFields`, for other operations. A long class has a module of its own,
+as the soft cap has.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from harness.model.arithmetic.rounding import U
 from harness.model.cases.axes import Pick
 from harness.model.cases.case import Edit
-from harness.model.problem import INPUT, Tensor, option
+from harness.model.problem import INPUT, BaseProblem, Tensor, option
 from harness.operations.attention.bias import AXES, BIAS, axes_of_array, checked_axes, drawn_bias, parse_axes
 from harness.operations.attention.score_term import (
     Array,
@@ -42,8 +43,11 @@ SLOPES, SINKS = "slopes", "sinks"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreFields(Sizes):
-    """The fields of all terms, in the order of `TERMS`."""
+class HeadScoreFields(BaseProblem):
+    """The fields of terms that sequences of any lengths may have in common, and the rows of a problem's terms."""
+
+    TERMS: ClassVar[tuple[ScoreTerm, ...]]
+    """Score terms that a problem of the class may have, and sinks, in the order in which they apply."""
 
     softcap: float | None = option(
         None, "scores become C tanh(score / C), as in Gemma 2", metavar="C", parse=real_number, default_text="no cap"
@@ -52,13 +56,6 @@ class ScoreFields(Sizes):
     alibi: bool = option(False, "subtracts slope x |row's position - key| from each score", is_flag=True)
     """Whether score s of row i, key j and head h becomes s - slopes[h] abs(i + kv_len - q_len - j) (Press, Smith and
     Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the position."""
-    bias: tuple[str, ...] | None = option(
-        None, f"adds an input bias[h, i, j] to the scores; it varies along AXES, some of {','.join(AXES)}; without "
-        "AXES: along all three",
-        metavar="AXES", parse=parse_axes, if_alone=AXES, default_text="no bias",
-    )  # fmt: skip
-    """The axes over which the input `bias` varies, as a tuple or as text such as `heads,kv_len`; None for no bias. The
-    score of row i, key j and head h becomes s + bias[h, i, j]. A bias of -infinity hides the key from the row."""
     sinks: bool = option(
         False,
         "adds exp(sink) to the softmax's denominator, with one sink per head and no row of V, as in gpt-oss",
@@ -66,6 +63,39 @@ class ScoreFields(Sizes):
     )
     """Whether exp(sinks[h]) is added to the denominator of head h's rows (gpt-oss; Xiao et al. 2024, arXiv 2309.17453,
     call such a key a sink). It is part of lse. A row that sees no key has O = 0 and lse = sinks[h]."""
+
+    def _check_terms(self) -> None:
+        """Raise `ProblemError` if the field of a term is invalid."""
+        for term in self.TERMS:
+            object.__setattr__(self, term.field, term.checked(getattr(self, term.field)))
+
+    @property
+    def terms(self) -> tuple[ScoreTerm, ...]:
+        """The score terms that are on, and sinks if these are."""
+        return tuple(term for term in self.TERMS if term.is_on(self))
+
+    @property
+    def score_terms(self) -> tuple[ScoreTerm, ...]:
+        """The score terms that are on. Sinks are none."""
+        return tuple(term for term in self.terms if term.changes_scores)
+
+    @property
+    def score_features(self) -> tuple[str, ...]:
+        """The fields of `terms`, which are also features that a variant may list in `takes`."""
+        return tuple(term.field for term in self.terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreFields(HeadScoreFields, Sizes):
+    """The fields of all terms."""
+
+    bias: tuple[str, ...] | None = option(
+        None, f"adds an input bias[h, i, j] to the scores; it varies along AXES, some of {','.join(AXES)}; without "
+        "AXES: along all three",
+        metavar="AXES", parse=parse_axes, if_alone=AXES, default_text="no bias",
+    )  # fmt: skip
+    """The axes over which the input `bias` varies, as a tuple or as text such as `heads,kv_len`; None for no bias. The
+    score of row i, key j and head h becomes s + bias[h, i, j]. A bias of -infinity hides the key from the row."""
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
@@ -340,3 +370,5 @@ class Sinks(ScoreTerm):
 
 TERMS: tuple[ScoreTerm, ...] = (Softcap(), Alibi(), Bias(), Sinks())
 """All terms, in the order in which they apply; kernels and oracle apply them in this order."""
+TERMS_OF_HEADS = tuple(term for term in TERMS if term.field in HeadScoreFields.__dataclass_fields__)
+"""Those whose fields are in `HeadScoreFields`."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.mla_decode.problem import MlaProblem
-from harness.operations.paged_attention.inputs import NOT_FINITE, draw_table, sequences_of_length
+from harness.operations.paged_attention.inputs import NOT_FINITE, draw_table, fill_pools, sequences_of_length
 
 Float64Array = npt.NDArray[np.float64]
 Drawn = tuple[Float64Array, np.ndarray, np.ndarray]
@@ -48,10 +48,7 @@ def _drawn_as(name: str, rng: np.random.Generator, problem: MlaProblem) -> Drawn
             rows[:, : problem.latent_dim] = v[0]
         if name == NOT_FINITE and problem.q_len > 1:  # the last row alone sees it; with one row, all would be NaN
             rows[-1, rng.integers(problem.head_dim)] = rng.choice([np.nan, np.inf, -np.inf])
-        for place, page in enumerate(table[sequence, : problem.sequence_pages[sequence]]):
-            first = place * problem.page_size
-            here = min(problem.page_size, length - first)
-            C[page, :here] = rows[first : first + here]
+        fill_pools(((C, rows),), table, problem, sequence)
     return Q, C, table
 
 

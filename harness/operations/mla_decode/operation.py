@@ -63,6 +63,7 @@ OPERATION = dataclasses.replace(
     peculiarities=CASES.peculiarities,
     known_mistakes=known_mistakes,
     settings=("rope_dim", "scale"),
+    further_inputs={},
     problem_of_arrays=problem_of_arrays,
     libraries={},
     libraries_in_words=None,

@@ -16,7 +16,7 @@ from harness.model.cases.case import Case, Edit
 from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
 from harness.model.spread import FAR
-from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES
+from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES, term_edits
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
 from harness.operations.paged_attention.problem import PagedProblem
@@ -102,10 +102,9 @@ FEW_PAGES = 5
 
 
 def one_edit(pick: Pick, problem: PagedProblem) -> Edit:
-    """One element of Q, K or V with a special value; in K and V of any page, in use or not."""
-    array = pick(("V", "K", "Q"))
-    shape = problem.q_shape if array == "Q" else problem.kv_shape
-    index = tuple(pick(range(extent)) for extent in shape)
+    """One element of Q, K, V or an input of a score term or sinks with a special value; of any page, in use or not."""
+    array = pick(("V", "K", "Q", *(name for term in problem.terms for name in term.input_names)))
+    index = tuple(pick(range(extent)) for extent in problem.tensor(array).shape)
     return Edit(array, index, pick(SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())))
 
 
@@ -157,11 +156,13 @@ class PagedAxes(NamedAxes):
             page_size=size,
             prefix=prefix,
             scale=rng.choice(SCALES[choice[SCALE]]),
+            **build.drawn_features(rng.choice),
         )
         pool_bytes = LARGE_POOL * size * build.head_dim * ELEMENT_BYTES[build.dtype]
         pool = POOLS[choice[POOL]] if not is_lone or pool_bytes > LARGEST_POOL_BYTES else lambda used: LARGE_POOL
         problem = with_pool(plain, pool, TABLES[choice[TABLE]])
         edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
+        edits = (*term_edits(rng.choice, problem), *edits)
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     @override

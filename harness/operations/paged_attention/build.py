@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from harness.model.cases.axes import Pick
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.cases.build import HeadBuild, head_dim_class, keys_at_once
+from harness.operations.attention.cases.build import (
+    HeadBuild,
+    feature_sets,
+    feature_traits,
+    head_dim_class,
+    keys_at_once,
+)
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.operations.paged_attention.sequences import WINDOW
 from harness.support.override import override
 
 PLAIN_LENGTHS = (40, 7)
+PLAIN_WINDOW = 8
+FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS))
+"""Fields that are compile-time parameters of kernels; also features that a variant may list in `takes`."""
 
 
 @dataclass(frozen=True)
@@ -22,23 +35,61 @@ class PagedBuild(HeadBuild):
     tile_keys: int = 64
     """Keys that lengths are drawn around multiples of, besides pages."""
     tile: str | None = None
+    features: tuple[str, ...] = ()
+    """Of `FEATURES`."""
 
     @property
     def plain_problem(self) -> PagedProblem:
         """Two sequences of a few pages."""
+        fields = {term.field: term.plain for term in PagedProblem.TERMS if term.field in self.features}
+        fields |= {WINDOW: PLAIN_WINDOW} if WINDOW in self.features else {}
         return PagedProblem(
             lengths=PLAIN_LENGTHS, heads=2, kv_heads=1, head_dim=self.head_dim, dtype=self.dtype,
-            page_size=self.page_size,
+            page_size=self.page_size, **fields,
         )  # fmt: skip
 
     @override
     def of_problem(self, problem: PagedProblem) -> PagedBuild:
-        return dataclasses.replace(self, dtype=problem.dtype, head_dim=problem.head_dim, page_size=problem.page_size)
+        return dataclasses.replace(
+            self,
+            dtype=problem.dtype,
+            head_dim=problem.head_dim,
+            page_size=problem.page_size,
+            features=tuple(name for name in FEATURES if name in problem.features),
+        )
+
+    @override
+    def with_features(self, takes: Sequence[str], place: int) -> PagedBuild:
+        sets = feature_sets([name for name in FEATURES if name in takes])
+        return self.having(sets[place % len(sets)])
+
+    @override
+    def having(self, features: Sequence[str]) -> PagedBuild:
+        return dataclasses.replace(self, features=tuple(name for name in FEATURES if name in features))
+
+    @override
+    def places_of_features(self, takes: Sequence[str]) -> int:
+        count = len([name for name in FEATURES if name in takes])
+        return count + 2 if count else 1
+
+    @property
+    @override
+    def with_fewer_features(self) -> Sequence[HeadBuild]:
+        return self._fewer(self.features)
+
+    def drawn_features(self, pick: Pick) -> dict[str, Any]:
+        """The fields of a problem that has its features, with values drawn for them; a window at or beside edges."""
+        terms = [term for term in PagedProblem.TERMS if term.field in self.features]
+        fields = {term.field: pick(term.values) if term.values else term.plain for term in terms}
+        size, tile = self.page_size, self.tile_keys
+        edges = (0, 1, size // 2, size - 1, size, 2 * size + 1, tile - 1, tile, tile + 1, 2 * tile + 5, 2**20)
+        return fields | ({WINDOW: pick(edges)} if WINDOW in self.features else {})
 
     @property
     @override
     def traits(self) -> tuple[str, ...]:
-        return self.dtype, head_dim_class(self.head_dim), page_size_class(self.page_size)
+        sizes = head_dim_class(self.head_dim), page_size_class(self.page_size)
+        return self.dtype, *sizes, *feature_traits(self.features)
 
     @override
     def with_tile(self, tile: TileSizes, text: str | None) -> PagedBuild:

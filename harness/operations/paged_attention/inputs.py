@@ -1,35 +1,42 @@
 """How Q, the pool and the table are drawn: attention's regimes, sequence by sequence, laid out in pages.
 
 The table is a random permutation of the pool: pages of a sequence are scattered over it, and pages that nobody has lie
-between. What no sequence has is poison: rows of the pool are NaN, entries of the table name a page that no pool has.
+between. What no row sees is poison: rows of the pool are NaN, and entries of the table name no page. That includes what
+lies before a sequence's window. Inputs of score terms and sinks are drawn as attention draws them for the longest
+sequence.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
-from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.problem import Problem
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import PagedSequences
 
 Float64Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int32]
-Drawn = tuple[Float64Array, np.ndarray, np.ndarray, Table]
+Drawn = Sequence[np.ndarray]
 
-NO_PAGE = 2**31 - 1
-"""Behind the last page of a sequence: a kernel that follows it leaves its memory."""
+NO_PAGE = -1
+"""Entry of the table behind the last page of a sequence, and before its window: a kernel that follows it leaves its
+memory."""
 NOT_FINITE = "non-finite"
 """The regime that has NaN and infinity where they may not reach everybody."""
 
 
-def sequences_of_length(problem: PagedSequences, length: int, count: int, mask: Mask = NO_MASK) -> Problem:
-    """The problem of attention that so many sequences of one length pose; `length` is at least 1."""
+def sequences_of_length(problem: PagedSequences, length: int, count: int, **rules: Any) -> Problem:
+    """The problem of attention that so many sequences of one length pose; `length` is at least 1.
+
+    It has no mask and no score terms but those of `rules`.
+    """
     return Problem(
         batch=count,
         heads=problem.heads,
@@ -39,26 +46,56 @@ def sequences_of_length(problem: PagedSequences, length: int, count: int, mask: 
         head_dim=problem.head_dim,
         v_head_dim=problem.v_width,
         dtype=problem.dtype,
-        mask=mask,
         scale=problem.tau,
+        **rules,
     )
 
 
-def lengths_of(problem: PagedSequences) -> dict[str, np.ndarray]:
-    """The lengths, which follow from the problem."""
-    return {"lengths": np.array(problem.lengths, np.int32)}
+def rules_of(problem: PagedSequences) -> dict[str, Any]:
+    """The mask and the score terms, as fields of attention's problem."""
+    return {"mask": problem.mask, **{term.field: getattr(problem, term.field) for term in problem.terms}}
+
+
+def derived_inputs(problem: PagedSequences) -> dict[str, np.ndarray]:
+    """The lengths, and inputs of score terms that follow from the problem."""
+    of_terms = {name: array for term in problem.terms for name, array in term.derived(problem).items()}
+    return {"lengths": np.array(problem.lengths, np.int32), **of_terms}
 
 
 def draw_table(rng: np.random.Generator, problem: PagedSequences) -> Table:
     """(sequences, `table_len`): each page of the pool that is in use at one place, shared ones at several."""
     scattered = rng.permutation(problem.pool_pages)[: problem.pages_in_use].astype(np.int32)
     table = np.full(problem.table_shape, NO_PAGE, np.int32)
-    common, taken = scattered[: max(problem.shared_pages)], max(problem.shared_pages)
-    for row, pages, shared in zip(table, problem.sequence_pages, problem.shared_pages):
-        row[:shared] = common[:shared]
-        row[shared:pages] = scattered[taken : taken + pages - shared]
-        taken += pages - shared
+    # Of the common pages those that all sequences have evicted have none.
+    evicted = [problem.evicted_pages(length) for length in problem.lengths]
+    held = np.zeros(max(problem.shared_pages), np.bool_)
+    for begin, shared in zip(evicted, problem.shared_pages):
+        held[begin:shared] = True
+    taken = int(held.sum())
+    common = np.full(len(held), NO_PAGE, np.int32)
+    common[held] = scattered[:taken]
+    for row, pages, shared, begin in zip(table, problem.sequence_pages, problem.shared_pages, evicted):
+        row[begin:shared] = common[begin:shared]
+        own = max(0, pages - max(begin, shared))
+        row[pages - own : pages] = scattered[taken : taken + own]
+        taken += own
     return table
+
+
+def fill_pools(
+    pools: Sequence[tuple[np.ndarray, np.ndarray]], table: Table, problem: PagedSequences, sequence: int
+) -> None:
+    """Write those keys of a sequence that some row sees to its pages.
+
+    Each of `pools` is a pool and the sequence's keys: (pages, ..., page_size, columns) and (..., length, columns).
+    """
+    length, size = problem.lengths[sequence], problem.page_size
+    first_seen = problem.first_seen(length)
+    for place in range(problem.evicted_pages(length), problem.sequence_pages[sequence]):
+        begin, end = max(first_seen, place * size), min(length, (place + 1) * size)
+        at = slice(begin - place * size, end - place * size)
+        for pool, rows in pools:
+            pool[table[sequence, place], ..., at, :] = rows[..., begin:end, :]
 
 
 def _drawn_as(name: str, rng: np.random.Generator, problem: PagedProblem) -> Drawn:
@@ -75,11 +112,21 @@ def _drawn_as(name: str, rng: np.random.Generator, problem: PagedProblem) -> Dra
         Q[sequence] = q
         if name == NOT_FINITE and problem.q_len > 1 and length > 0:
             k[:, -1, rng.integers(problem.head_dim)] = np.nan  # which the last row alone sees
-        for place, page in enumerate(table[sequence, : problem.sequence_pages[sequence]]):
-            first = place * problem.page_size
-            rows = min(problem.page_size, length - first)
-            K[page, :, :rows], V[page, :, :rows] = (x[:, first : first + rows] for x in (k, v))
-    return Q, K, V, table
+        fill_pools(((K, k), (V, v)), table, problem, sequence)
+    return (Q, K, V, table, *_drawn_terms(name, rng, problem, q, k))
+
+
+def _drawn_terms(
+    name: str, rng: np.random.Generator, problem: PagedProblem, q: Float64Array, k: Float64Array
+) -> Iterator[Float64Array]:
+    """Inputs of score terms and sinks, given Q and K of the longest sequence."""
+    if problem.terms:
+        longest = sequences_of_length(problem, max(1, *problem.lengths), 1, **rules_of(problem))
+        drawn = {"Q": q[None], "K": k[None]}
+        for term in (term for term in problem.terms if not term.inputs_follow):
+            (array,) = term.input_names
+            drawn[array] = term.draw(name, rng, longest, drawn)
+            yield drawn[array]
 
 
 REGIMES = by_name(

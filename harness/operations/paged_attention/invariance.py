@@ -62,7 +62,13 @@ def _twice(problem: PagedSequences, inputs: Arrays) -> Change:
 
 
 def _padded(problem: PagedSequences, inputs: Arrays, rows: int) -> Change:
-    given = {**inputs, "Q": with_rows_before(inputs["Q"], rows)}
+    """Further rows, which may see evicted keys: their pages are page 0, whose rows belong to no sequence or another."""
+    longer = problem.with_fields(
+        q_len=problem.q_len + rows, in_use=(problem.pages_in_use, problem.keys_in_use), pages=problem.pool_pages
+    )
+    table = inputs["table"].copy()
+    for row, length in zip(table, problem.lengths):
+        row[longer.evicted_pages(length) : problem.evicted_pages(length)] = 0
+    given = {**inputs, "Q": with_rows_before(inputs["Q"], rows), "table": table}
     whole = slice(None)
-    longer = problem.with_fields(q_len=problem.q_len + rows)
     return Change(f"after {rows} rows more", longer, given, (whole,), (whole, whole, slice(rows, None)))

@@ -33,9 +33,14 @@ def known_mistakes(problem: PagedSequences, inputs: Mapping[str, np.ndarray], ti
                 for output, array in outputs.items():
                     wrong[output][group] = array
     yield from found.items()
+    if problem.sinks and 0 in problem.lengths:
+        empty = np.array(problem.lengths) == 0
+        lse = np.where(empty[:, None, None], -np.inf, right["lse"])
+        yield "the answer without the sinks of sequences that have no keys", {**right, "lse": lse}
     table = inputs["table"]
     if problem.sequences > 1:
-        # Entries behind a shorter sequence's last page name no page; the rows of the pool there are NaN anyway.
+        # Entries behind a shorter sequence's last page and of evicted ones name no page; rows of the pool that no row
+        # sees are NaN anyway.
         others = np.clip(np.roll(table, -1, axis=0), 0, problem.pool_pages - 1)
         yield "the answer with the pages of the next sequence", answer(problem, {**inputs, "table": others})
 

@@ -23,8 +23,8 @@ from harness.model.spread import in_powers
 from harness.operations.attention.cases.build import TILE_NAMES
 from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
-from harness.operations.paged_attention.build import builds_of
-from harness.operations.paged_attention.inputs import REGIMES, lengths_of
+from harness.operations.paged_attention.build import FEATURES, builds_of
+from harness.operations.paged_attention.inputs import REGIMES, derived_inputs
 from harness.operations.paged_attention.invariance import changes
 from harness.operations.paged_attention.libraries import LIBRARIES
 from harness.operations.paged_attention.mistakes import known_mistakes, trivial_answers
@@ -54,21 +54,25 @@ def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapp
         raise UsageError(f"Q has {len(Q)} sequences, the table {len(table)} and lengths {len(lengths)}")
     pages, page_size = K.shape[0], K.shape[2]
     require_page_size(page_size)
-    fill = fill_of_pages(table, lengths, pages, page_size)
+    window = fields.get("window")
+    fill = fill_of_pages(table, lengths, pages, page_size, None if window is None else Q.shape[2] + window)
     return PagedProblem(
         heads=Q.shape[1], kv_heads=K.shape[1], q_len=Q.shape[2], lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
         dtype=dtype, page_size=page_size, pages=pages, table_len=table.shape[1],
-        prefix=common_prefix(table, lengths, page_size),
+        prefix=common_prefix(table, lengths, page_size) if window is None else 0,  # entries before it may be invalid
         in_use=(int(np.count_nonzero(fill)), int(fill.sum())), **fields,
     )  # fmt: skip
 
 
-def fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int) -> np.ndarray:
-    """Return how many rows of each page some sequence has.
+def fill_of_pages(
+    table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int, last_keys: int | None = None
+) -> np.ndarray:
+    """Return how many rows of each page are keys of some sequence that a row of Q sees.
 
+    These are the last keys of each sequence, or all if `last_keys` is None; entries before them are not looked at.
     Raises `UsageError` for an invalid table, with its first invalid entry.
     """
-    fill = np.zeros(pages, np.int64)
+    is_key = np.zeros((pages, page_size), np.bool_)
     room = table.shape[1] * page_size
     for sequence, length in enumerate(lengths.tolist()):
         if length < 0:
@@ -78,17 +82,17 @@ def fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size:
                 f"sequence {sequence} has length {length}; its row of the table has {table.shape[1]} places for pages "
                 f"of {page_size} rows, which is {room}"
             )
-        used = table[sequence, : -(-length // page_size)]
+        keys = np.arange(0 if last_keys is None else max(0, length - last_keys), length)
+        used = table[sequence, keys // page_size]
         bad = np.flatnonzero((used < 0) | (used >= pages))
         if len(bad):
-            place = int(bad[0])
+            place, page = int(keys[bad[0]]) // page_size, int(used[bad[0]])
             raise UsageError(
-                f"sequence {sequence} has page {int(used[place])} at position {place} of the table; the pool has "
-                f"{pages}, 0 to {pages - 1}"
+                f"sequence {sequence} has page {page} at position {place} of the table; the pool has {pages}, "
+                f"0 to {pages - 1}"
             )
-        full = length // page_size
-        np.maximum.at(fill, used[:full], page_size)
-        np.maximum.at(fill, used[full:], length % page_size)
+        is_key[used, keys % page_size] = True
+    fill: np.ndarray = np.count_nonzero(is_key, axis=1)
     return fill
 
 
@@ -126,13 +130,15 @@ def choose_parts(problem: PagedProblem, whole_flops: float) -> tuple[Part, ...]:
 
 LARGEST_SWEPT = 2**20
 """Keys of a sequence, sequences, or rows of all heads. Beyond, even the closed forms would take minutes."""
-NUMERICS_USED = ("scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q", "factors")
-"""The fields of `Numerics` that errors depend on: attention's without a cap."""
 
 
 def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
     if name == "lengths":
         return [lengths_in_words(problem.lengths)]
+    if name == "window":
+        return [] if problem.window is None else [f"window {problem.window}"]
+    if name in FEATURES:
+        return [term.in_words(problem) for term in problem.terms if term.field == name]
     if name == "far":
         return [f"far {in_powers(problem.far)}"] if problem.far else []
     silent = name in ("batch", "pages", "table_len", "scale", "in_use") or (name == "prefix" and not problem.prefix)
@@ -153,11 +159,11 @@ OPERATION = Operation(
     idea="the last rows of sequences of any lengths, their K and V in pages",
     problem=PagedProblem,
     regimes=REGIMES,
-    # The lengths: those that a user gives to `run` have become the problem's.
-    derived_inputs=lengths_of,
+    # The lengths among them: those that a user gives to `run` have become the problem's.
+    derived_inputs=derived_inputs,
     answer=answer,
     tolerance=tolerance,
-    numerics_used=lambda problem: NUMERICS_USED,
+    numerics_used=operation_named("attention").numerics_used,
     trivial_answers=trivial_answers,
     shorter=shorter,
     needed_read_bytes=needed_read_bytes,
@@ -175,7 +181,12 @@ OPERATION = Operation(
     tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
     hints=lambda problem, output: forward_hints(problem.tau, output),
-    settings=("scale",),
+    settings=("window", "scale", *(term.field for term in PagedProblem.TERMS if term.inputs_follow)),
+    further_inputs={
+        name: further
+        for name, further in operation_named("attention").further_inputs.items()
+        if further.field in PagedProblem.__dataclass_fields__
+    },
     problem_of_arrays=problem_of_arrays,
     field_in_words=_field_in_words,
     require_sweepable=_require_sweepable,

@@ -9,37 +9,25 @@ from typing import Any, ClassVar
 
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option, require_extents
 from harness.model.spread import FAR, elements_apart, in_powers
+from harness.operations.attention.score_term import ScoreTerm
+from harness.operations.attention.score_terms import TERMS_OF_HEADS, HeadScoreFields
 from harness.operations.attention.sizes import checked_scale, require_groups
 from harness.operations.paged_attention.sequences import (
     DTYPES,
     PAGE_SIZES,
+    WINDOW,
     PagedSequences,
     lengths_in_words,
     parse_lengths,
 )
-from harness.support.numbers import real_number
+from harness.support.errors import ProblemError
+from harness.support.numbers import real_number, whole_number
 from harness.support.override import override
 
 
 @dataclass(frozen=True, kw_only=True)
-class PagedProblem(PagedSequences):
-    """O = softmax(scale * Q K^T + causal mask) V per sequence and head, with K and V of all sequences in one pool.
-
-    Q and O have shape (sequences, heads, q_len, head_dim). Page p holds `page_size` rows of each key/value head: K and
-    V have shape (pages, kv_heads, page_size, head_dim). Sequence b has lengths[b] keys, and key j is row j % page_size
-    of page table[b, j // page_size]. The pages of a sequence are in any order, and sequences may share pages. Unused
-    memory is garbage: pages of no sequence, rows after the last key, and table entries after the last page. Query rows
-    are the last `q_len` positions of their sequence, such as a decoded token or a few speculated ones: row i sees key j
-    if j <= i + lengths[b] - q_len. Query head h reads key/value head h // (heads // kv_heads).
-
-    After Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv
-    2309.06180. Pages have FlashInfer's HND layout, so that the rows of a page that a head reads are contiguous and
-    start at a sector boundary. In vLLM's layout for FlashAttention (NHD), a head would read single rows.
-
-    Raises `ProblemError` if a field is invalid or the fields contradict each other.
-    """
-
-    operation: ClassVar[str] = "paged-attention"
+class PagedSizes(PagedSequences):
+    """The fields of `PagedProblem` that score terms and windows do not have."""
 
     batch: int | None = option(
         None, "number of sequences, if --lengths is a single number", default_text="as many as --lengths has"
@@ -79,6 +67,38 @@ class PagedProblem(PagedSequences):
         None, "factor by which scores are multiplied", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedProblem(HeadScoreFields, PagedSizes):
+    """O = softmax(scale * Q K^T + causal mask) V per sequence and head, with K and V of all sequences in one pool.
+
+    Q and O have shape (sequences, heads, q_len, head_dim). Page p holds `page_size` rows of each key/value head: K and
+    V have shape (pages, kv_heads, page_size, head_dim). Sequence b has lengths[b] keys, and key j is row j % page_size
+    of page table[b, j // page_size]. The pages of a sequence are in any order, and sequences may share pages. Unused
+    memory is garbage: pages of no sequence, rows after the last key, and table entries after the last page. Query rows
+    are the last `q_len` positions of their sequence, such as a decoded token or a few speculated ones: row i sees key j
+    if j <= i + lengths[b] - q_len. With a `window`, it sees only that many keys before its own position, and pages
+    that lie before the window of every row are evicted: their entries in the table name no page. Query head h reads
+    key/value head h // (heads // kv_heads). Score terms and sinks are those of attention (`Problem`); their inputs are
+    float32, one element per query head.
+
+    After Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv
+    2309.06180. Pages have FlashInfer's HND layout, so that the rows of a page that a head reads are contiguous and
+    start at a sector boundary. In vLLM's layout for FlashAttention (NHD), a head would read single rows.
+
+    Raises `ProblemError` if a field is invalid or the fields contradict each other.
+    """
+
+    operation: ClassVar[str] = "paged-attention"
+    TERMS: ClassVar[tuple[ScoreTerm, ...]] = TERMS_OF_HEADS
+
+    window: int | None = option(
+        None, "a row sees the LEFT keys before its position, and the key at it; pages before every window are evicted: "
+        "their entries in the table are -1",
+        metavar="LEFT", parse=whole_number, default_text="all keys before it",
+    )  # fmt: skip
+    """Number of keys before a row's position that it sees (Beltagy et al. 2020, arXiv 2004.05150). None for all."""
     far: int = option(
         0, "give kernels a pool so large that the last page in use begins at least N elements after the first, such "
         "as 2^31; without N: 2^32",
@@ -93,6 +113,10 @@ class PagedProblem(PagedSequences):
         require_extents(self, "kv_heads", "head_dim")
         self._check_sequences()
         require_groups(self.heads, self.kv_heads)
+        window = self.window
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
+            raise ProblemError(f"window is {window!r}; it has to be a whole number of at least 0")
+        self._check_terms()
         object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
 
     @property
@@ -113,7 +137,7 @@ class PagedProblem(PagedSequences):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, the pool's K and V, the page table and the lengths; O, and optionally lse."""
+        """Q, the pool's K and V, the page table, the lengths, inputs of `terms`; O, and optionally lse."""
         rows, pool = ("sequence", "head", "row", "column"), ("page", "head", "row", "column")
         return (
             Tensor("Q", self.q_shape, self.dtype, INPUT, rows),
@@ -121,22 +145,25 @@ class PagedProblem(PagedSequences):
             Tensor("V", self.kv_shape, self.dtype, INPUT, pool),
             Tensor("table", self.table_shape, "int32", INPUT, ("sequence", "place")),
             Tensor("lengths", (self.sequences,), "int32", INPUT, ("sequence",)),
+            *(tensor for term in self.terms for tensor in term.inputs(self)),
             Tensor("O", self.q_shape, self.dtype, OUTPUT, rows),
             Tensor("lse", self.lse_shape, "float32", OPTIONAL_OUTPUT, rows[:3]),
         )
 
     @property
     def compulsory_read_bytes(self) -> int:
-        """Bytes of Q, the used rows of K and V, the used table entries and the lengths, each read once."""
+        """Bytes of Q, the used rows of K and V, the used table entries, lengths and inputs of terms, each read once."""
         row_bytes = self.kv_heads * self.head_dim * self.itemsize_bytes
-        entries = sum(self.sequence_pages) + self.sequences
+        entries = self.entries_in_use + self.sequences
         q_bytes = math.prod(self.q_shape) * self.itemsize_bytes
-        return q_bytes + 2 * self.keys_in_use * row_bytes + entries * ELEMENT_BYTES["int32"]
+        term_bytes = sum(tensor.size_bytes for term in self.terms for tensor in term.inputs(self))
+        return q_bytes + term_bytes + 2 * self.keys_in_use * row_bytes + entries * ELEMENT_BYTES["int32"]
 
     @property
     @override
     def build_key(self) -> tuple[Hashable, ...]:
-        return (self.dtype, self.head_dim, f"pages of {self.page_size}")
+        window = () if self.window is None else (WINDOW,)
+        return (self.dtype, self.head_dim, f"pages of {self.page_size}", *window, *self.score_features)
 
     @property
     @override
@@ -156,13 +183,24 @@ class PagedProblem(PagedSequences):
         heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
         grouped = "" if self.kv_heads == self.heads else f" over {self.kv_heads} of K and V"
         rows = "1 row" if self.q_len == 1 else f"{self.q_len} rows"
+        rules = "" if self.window is None else f", window {self.window}"
+        rules += "".join(f", {term.in_words(self)}" for term in self.terms)
         apart = f", pages {in_powers(self.far)} elements apart" if self.far else ""
         shared = f", the first {self.prefix} shared" if any(self.shared_pages) else ""
         return (
             f"paged attention, {lengths_in_words(self.lengths)}{shared}, {self.pages_in_use} of {self.pool_pages} "
-            f"pages of {self.page_size}, {heads}{grouped}, {rows}, head_dim {self.head_dim}, {self.dtype}, "
-            f"scale {self.tau:.6g}{apart}"
+            f"pages of {self.page_size}, {heads}{grouped}, {rows}, head_dim {self.head_dim}, {self.dtype}"
+            f"{rules}, scale {self.tau:.6g}{apart}"
         )
+
+    @override
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields as JSON values, a window and score terms only if there are some."""
+        fields = super().to_fields()
+        terms = {term.field: fields.pop(term.field) for term in self.TERMS}
+        if self.window is None:
+            del fields["window"]
+        return fields | {term.field: term.as_json(terms[term.field]) for term in self.terms}
 
     @override
     def to_short_fields(self) -> dict[str, Any]:

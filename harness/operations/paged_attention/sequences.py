@@ -8,8 +8,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from harness.model.problem import ELEMENT_BYTES, LARGEST_EXTENT, BaseProblem, require_extents
 from harness.model.spread import Extent, Spread, require_far
+from harness.operations.attention.masks import NO_MASK, Mask, parse_mask
 from harness.support.errors import ProblemError
 from harness.support.numbers import whole_number
 from harness.support.override import override
@@ -17,6 +20,8 @@ from harness.support.override import override
 DTYPES = ("float16", "bfloat16", "float32")
 PAGE_SIZES = range(16, 257, 16)
 """Valid rows per page: multiples of 16, so that no tile of 16 keys of a tensor core lies in two pages."""
+WINDOW = "window"
+"""The field of a sliding window, which is also the kind of mask and the feature that a variant may list in `takes`."""
 MOST_SHOWN = 6
 """Maximum number of lengths that a headline lists individually."""
 
@@ -50,6 +55,12 @@ class PagedSequences(BaseProblem):
     scale: float | None
     far: int
     in_use: tuple[int, int] | None
+    window: int | None = None
+    """Keys before its own position that a row sees; None for all. Not a field of problems without windows."""
+    terms: Any = ()
+    """Score terms that are on; none in problems without."""
+    sinks: bool = False
+    """Whether heads have sinks; in problems without score terms they have none."""
 
     @property
     @abstractmethod
@@ -129,6 +140,20 @@ class PagedSequences(BaseProblem):
         return tuple(-(-length // self.page_size) for length in self.lengths)
 
     @property
+    def mask(self) -> Mask:
+        """Which of its sequence's keys a row sees, as a mask of attention."""
+        causal = parse_mask("causal") if self.q_len > 1 else NO_MASK
+        return causal if self.window is None else causal & parse_mask(f"{WINDOW}:{self.window},0")
+
+    def first_seen(self, length: int) -> int:
+        """Return the first key that a row of a sequence of that length sees; keys before it are evicted."""
+        return 0 if self.window is None else max(0, length - self.q_len - self.window)
+
+    def evicted_pages(self, length: int) -> int:
+        """Return the number of pages of a sequence of that length that lie before all windows: it has none there."""
+        return self.first_seen(length) // self.page_size
+
+    @property
     def shared_pages(self) -> tuple[int, ...]:
         """Number of leading pages of each sequence that lie in the common prefix and are shared; full pages only."""
         return tuple(min(self.prefix, length) // self.page_size for length in self.lengths)
@@ -138,16 +163,21 @@ class PagedSequences(BaseProblem):
         """Number of distinct pages that the sequences use."""
         if self.in_use is not None:
             return self.in_use[0]
-        shared = self.shared_pages
-        return max(shared) + sum(self.sequence_pages) - sum(shared)
+        evicted = [self.evicted_pages(length) for length in self.lengths]
+        return distinct(evicted, self.shared_pages, self.sequence_pages)
 
     @property
     def keys_in_use(self) -> int:
-        """Number of distinct rows of the pool that the sequences use."""
+        """Number of distinct rows of the pool that some row of Q sees."""
         if self.in_use is not None:
             return self.in_use[1]
-        shared = self.shared_pages
-        return (max(shared) - sum(shared)) * self.page_size + sum(self.lengths)
+        shared = [pages * self.page_size for pages in self.shared_pages]
+        return distinct([self.first_seen(length) for length in self.lengths], shared, self.lengths)
+
+    @property
+    def entries_in_use(self) -> int:
+        """Number of entries of the table that name a page of a sequence."""
+        return sum(self.sequence_pages) - sum(map(self.evicted_pages, self.lengths))
 
     @property
     def pool_pages(self) -> int:
@@ -168,8 +198,11 @@ class PagedSequences(BaseProblem):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Features that a variant must support (`Variant.takes`): `causal` if a sequence has several rows."""
-        return ("causal",) if self.q_len > 1 else ()
+        """Features that a variant must support (`Variant.takes`): kinds of masks, and score terms.
+
+        `causal` if a sequence has several rows.
+        """
+        return (*(part.kind for part in self.mask.parts), *(term.field for term in self.terms))
 
     @property
     def itemsize_bytes(self) -> int:
@@ -198,9 +231,14 @@ class PagedSequences(BaseProblem):
 
     def seen_pairs(self, length: int) -> int:
         """Return the number of pairs of a row and a key that it sees, in one head of a sequence of that length."""
-        before_all = max(0, self.q_len - length)  # rows that lie ahead of key 0
-        rows = self.q_len - before_all
-        return rows * length - rows * (rows - 1) // 2
+        most = LARGEST_EXTENT if self.window is None else self.window + 1
+
+        def seen_by_first(rows: int) -> int:
+            """Pairs of the rows on the first keys of the sequence."""
+            partial = min(rows, most)
+            return partial * (partial + 1) // 2 + (rows - partial) * most
+
+        return seen_by_first(length) - seen_by_first(max(0, length - self.q_len))
 
     @override
     def to_fields(self) -> dict[str, Any]:
@@ -213,6 +251,19 @@ class PagedSequences(BaseProblem):
         if not self.far:
             del fields["far"]
         return fields
+
+
+def distinct(begins: Sequence[int], shared_ends: Sequence[int], ends: Sequence[int]) -> int:
+    """Return the number of distinct pages, or rows, of sequences that have those from `begins` to before `ends`.
+
+    Before `shared_ends`, all sequences have the same ones.
+    """
+    held = np.zeros(max(shared_ends), np.bool_)
+    own = 0
+    for begin, shared_end, end in zip(begins, shared_ends, ends):
+        held[begin:shared_end] = True
+        own += max(0, end - max(begin, shared_end))
+    return int(np.count_nonzero(held)) + own
 
 
 def lengths_in_words(lengths: Sequence[int]) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.problem import LARGEST_EXTENT
 from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.sizes import default_scale, heads_in_words
-from harness.operations.paged_attention.build import PagedBuild
+from harness.operations.paged_attention.build import PLAIN_WINDOW, PagedBuild
 from harness.operations.paged_attention.problem import PagedProblem
-from harness.operations.paged_attention.sequences import lengths_in_words
+from harness.operations.paged_attention.sequences import WINDOW, lengths_in_words
 
 RISING = "rising"
 """Inputs under which every further key matters: tried where fewer keys hide a mistake."""
@@ -36,6 +37,8 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         p.heads,
         p.q_len,
         p.prefix != 0,
+        len(builds.of(case).features),
+        LARGEST_EXTENT if p.window is None else p.window,
         (p.pages is not None) + (p.table_len is not None),
         p.scale != default_scale(p.head_dim),
         *builds.input_size(case),
@@ -61,6 +64,12 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     for q_len in dict.fromkeys((1, 2, p.q_len // 2, p.q_len - 1)):
         if 1 <= q_len < p.q_len:
             yield _changed(case, q_len=q_len)
+    if p.window is not None:
+        for window in dict.fromkeys((None, 0, 1, p.page_size, p.window // 2, p.window - 1)):
+            if window is None or 0 <= window < p.window:
+                yield _changed(case, window=window)
+    for term in p.terms:
+        yield _changed(case, **{term.field: term.off})
     for field, plain in (("prefix", 0), ("pages", None), ("table_len", None), ("scale", None)):
         yield _changed(case, **{field: plain})
     yield from case.with_fewer_edits()
@@ -100,6 +109,8 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
         takes.append(f"{p.q_len} rows")
     if any(p.shared_pages):
         takes.append(f"a prefix of {p.prefix} keys")
+    takes += [] if p.window is None else [f"a window of {p.window} keys"]
+    takes += [term.in_words(p) for term in p.terms]
     takes.append(f"pages of {p.page_size}")
     if p.table_len is not None:
         takes.append(f"a table of {p.table_len} places")
@@ -158,6 +169,13 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         head_dim=plainer.head_dim,
         page_size=plainer.page_size,
         scale=None if p.scale == default_scale(p.head_dim) else p.scale,
+        window=(PLAIN_WINDOW if p.window is None else p.window) if WINDOW in plainer.features else None,
+        **{
+            term.field: (getattr(p, term.field) if term in p.terms else term.plain)
+            if term.field in plainer.features
+            else term.off
+            for term in p.TERMS
+        },
     )
     return dataclasses.replace(changed, tile=plainer.tile)
 

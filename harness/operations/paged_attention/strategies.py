@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from harness.model.cases.axes import Item
 from harness.model.cases.case import Case
-from harness.operations.attention.cases.case_values import SCALES
+from harness.operations.attention.cases.case_values import SCALES, term_edits
 from harness.operations.paged_attention.axes import HEAD_COUNTS, POOLS, TABLES, one_edit, with_pool
 from harness.operations.paged_attention.build import BUILDS, PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES
@@ -67,6 +68,7 @@ def problems(
         page_size=size,
         prefix=draw(_sampled((0, 0, size, 3 * size + 1))),
         scale=draw(_sampled(tuple(scale for scales in SCALES.values() for scale in scales))),
+        **build.drawn_features(lambda values: draw(_sampled(values))),
     )
     return with_pool(problem, POOLS[draw(_sampled(tuple(POOLS)))], TABLES[draw(_sampled(tuple(TABLES)))])
 
@@ -85,5 +87,10 @@ def cases(
     problem = draw(problems((build,), most_tiles, takes))
     check = draw(_sampled((None,) * max(1, (check_share - 1) * len(checks)) + tuple(checks)))
     count = draw(_sampled((*(0,) * 9, 1, 2, 3)))
-    edits = tuple(one_edit(lambda among: draw(_sampled(among)), problem) for _ in range(count))
+
+    def pick(among: Sequence[Item]) -> Item:
+        picked: Item = draw(_sampled(among))
+        return picked
+
+    edits = (*term_edits(pick, problem), *(one_edit(pick, problem) for _ in range(count)))
     return Case(problem, draw(_sampled(tuple(REGIMES))), draw(_seeds()), edits, build.tile, check)

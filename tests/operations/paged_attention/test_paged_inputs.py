@@ -15,6 +15,9 @@ PROBLEM = PagedProblem(
 )
 
 
+WINDOWED = PROBLEM.with_fields(window=20, q_len=3)
+
+
 def entries(problem: PagedProblem, table: np.ndarray) -> list[list[int]]:
     return [row[:pages].tolist() for row, pages in zip(table, problem.sequence_pages)]
 
@@ -32,13 +35,25 @@ def test_each_page_is_somebodys_once_but_for_the_prefix():
     assert {inputs[name].dtype for name in ("table", "lengths")} == {np.dtype(np.int32)}
 
 
-def test_what_no_sequence_has_is_nan_and_nothing_else_is():
-    inputs = draw_inputs(PROBLEM, "normal", 1)
+def test_pages_before_every_window_have_no_entry_and_no_page():
+    table = draw_inputs(WINDOWED, "normal", 1)["table"]
+    # Row 0 lies on key length - 3 and sees 20 keys before it: from 25, none, 77, 10 and 67 on.
+    assert [(row < 0).sum() for row in table] == [9 - 2, 9, 9 - 3, 9 - 3, 9 - 2]
+    assert [row.argmax() >= first for row, first in zip(table, (1, 0, 4, 0, 4))] == [True] * 5
+    assert (table[0, :1] == NO_PAGE).all() and (table[2, :4] == NO_PAGE).all() and (table[4, :4] == NO_PAGE).all()
+    # Of the two common pages, two sequences have the second, and one the first.
+    assert table[0, 1] == table[3, 1] and len(set(table[table >= 0].tolist())) == WINDOWED.pages_in_use == 9
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, WINDOWED], ids=["all keys", "window"])
+def test_what_no_row_sees_is_nan_and_nothing_else_is(problem: PagedProblem):
+    inputs = draw_inputs(problem, "normal", 1)
     used = np.zeros((40, 16), np.bool_)
-    for row, length in zip(entries(PROBLEM, inputs["table"]), PROBLEM.lengths):
+    for row, length in zip(entries(problem, inputs["table"]), problem.lengths):
         for place, page in enumerate(row):
-            used[page, : length - 16 * place] = True
-    assert used.sum() == PROBLEM.keys_in_use
+            first, end = problem.first_seen(length) - 16 * place, length - 16 * place
+            used[page, max(first, 0) : max(end, 0)] |= page >= 0
+    assert used.sum() == problem.keys_in_use
     for name in "KV":
         np.testing.assert_array_equal(
             np.isnan(inputs[name]), np.broadcast_to(~used[:, None, :, None], inputs[name].shape)

@@ -17,6 +17,7 @@ OPERATION = operation_named("paged-attention")
 PROBLEM = PagedProblem(
     lengths=(0, 5, 48, 100, 48), heads=6, kv_heads=3, q_len=2, head_dim=8, page_size=16, prefix=40, dtype="float32"
 )
+RULES = PROBLEM.with_fields(window=20, softcap=2.0, alibi=True, sinks=True)
 Look = Callable[[PagedProblem, Arrays, int, int], tuple[int, int]]
 
 
@@ -28,21 +29,35 @@ def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtyp
     """Attention row by row, in `dtype`; `look` finds a key."""
     O, lse = np.zeros(problem.q_shape), np.full(problem.lse_shape, -np.inf)
     for sequence, head, row in np.ndindex(problem.lse_shape):
-        seen = range(max(0, problem.lengths[sequence] + row + 1 - problem.q_len))
+        own = problem.lengths[sequence] + row - problem.q_len
+        seen = range(max(0, own - (own if problem.window is None else problem.window)), own + 1)
         if seen:
             at = [look(problem, inputs, sequence, key) for key in seen]
             K, V = (np.array([inputs[n][page, head // problem.group, r] for page, r in at], dtype) for n in "KV")
             scores = K @ inputs["Q"][sequence, head, row].astype(dtype) * dtype(problem.tau)
+            if problem.softcap is not None:
+                scores = dtype(problem.softcap) * np.tanh(scores / dtype(problem.softcap))
+            if problem.alibi:
+                scores = scores - dtype(inputs["slopes"][head]) * (own - np.array(seen, dtype))
+        else:
+            scores, V = np.zeros(0, dtype), np.zeros((0, problem.head_dim), dtype)
+        if problem.sinks:
+            scores = np.append(scores, dtype(inputs["sinks"][head]))
+            V = np.concatenate((V, np.zeros_like(V, shape=(1, problem.head_dim))))
+        if len(scores) and scores.max() > -np.inf:
             weights = np.exp(scores - scores.max())
             O[sequence, head, row] = (weights @ V) / weights.sum()
             lse[sequence, head, row] = scores.max() + np.log(weights.sum())
     return {"O": O, "lse": lse}
 
 
+@pytest.mark.parametrize(
+    "problem", [PROBLEM, RULES, RULES.with_fields(q_len=30, prefix=0)], ids=["plain", "rules", "rows"]
+)
 @pytest.mark.parametrize("regime", ["normal", "hot", "rising", "offset", "subnormal"])
-def test_the_answer_is_that_of_a_loop_over_keys(regime: str):
-    inputs = draw_inputs(PROBLEM, regime, 3)
-    answer, expected = OPERATION.answer(PROBLEM, inputs), by_loops(PROBLEM, inputs)
+def test_the_answer_is_that_of_a_loop_over_keys(regime: str, problem: PagedProblem):
+    inputs = draw_inputs(problem, regime, 3)
+    answer, expected = OPERATION.answer(problem, inputs), by_loops(problem, inputs)
     for name in ("O", "lse"):
         np.testing.assert_allclose(answer[name], expected[name], rtol=1e-10, atol=1e-44)
 
@@ -66,13 +81,21 @@ def test_a_part_is_what_indexing_the_whole_gives():
         np.testing.assert_allclose(one, other, rtol=0.02)  # budgets are worked out in float32, block by block
 
 
+def test_a_sink_is_the_log_sum_exp_of_a_sequence_without_keys():
+    inputs = draw_inputs(RULES, "normal", 3)
+    answer = OPERATION.answer(RULES, inputs)
+    assert (answer["O"][0] == 0).all()
+    np.testing.assert_array_equal(answer["lse"][0, :, 0], inputs["sinks"])
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, RULES], ids=["plain", "rules"])
 @pytest.mark.parametrize("regime", list(OPERATION.regimes))
-def test_a_right_kernel_in_float32_is_within_its_budget(regime: str):
-    question = Question.draw(PROBLEM, regime, 2)
+def test_a_right_kernel_in_float32_is_within_its_budget(regime: str, problem: PagedProblem):
+    question = Question.draw(problem, regime, 2)
     if regime in ("non-finite",):
         outputs = {name: array.astype(np.float32) for name, array in question.answer.items()}
     else:
-        outputs = by_loops(PROBLEM, question.inputs, dtype=np.float32)
+        outputs = by_loops(problem, question.inputs, dtype=np.float32)
     outputs = {name: array.astype(np.float32) for name, array in outputs.items()}
     held = question.check(outputs, Numerics(scores="float32", weights="float32", functions="accurate", sums="nearest"))
     assert held.passed and not held.suspicious, held.reason

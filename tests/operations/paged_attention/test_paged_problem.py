@@ -9,10 +9,10 @@ import pytest
 
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import WHOLE, operation_named
-from harness.operations.paged_attention.operation import choose_parts, common_prefix
+from harness.operations.paged_attention.operation import choose_parts, common_prefix, problem_of_arrays
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import parse_lengths
-from harness.support.errors import ProblemError
+from harness.support.errors import ProblemError, UsageError
 
 OPERATION = operation_named("paged-attention")
 SHARING = PagedProblem(lengths=(0, 5, 64, 300), heads=4, q_len=3, page_size=32, prefix=70, dtype="float32")
@@ -61,11 +61,14 @@ def test_what_is_shared_is_compulsory_once():
     assert SHARING.compulsory_write_bytes == q_bytes
 
 
+@pytest.mark.parametrize("window", [None, 0, 5])
 @pytest.mark.parametrize(("lengths", "q_len"), [((7,), 1), ((0, 2, 3, 9), 4), ((1, 40), 17)])
-def test_flops_are_those_of_the_pairs_that_are_seen(lengths: tuple[int, ...], q_len: int):
-    problem = PagedProblem(lengths=lengths, q_len=q_len, heads=2, kv_heads=1, head_dim=8)
+def test_flops_are_those_of_the_pairs_that_are_seen(lengths: tuple[int, ...], q_len: int, window: int | None):
+    problem = PagedProblem(lengths=lengths, q_len=q_len, heads=2, kv_heads=1, head_dim=8, window=window)
     pairs = sum(
-        j <= i + length - q_len for length in lengths for i, j in itertools.product(range(q_len), range(length))
+        i + length - q_len - (length if window is None else window) <= j <= i + length - q_len
+        for length in lengths
+        for i, j in itertools.product(range(q_len), range(length))
     )
     assert problem.flops == 4 * 8 * 2 * pairs
 
@@ -77,7 +80,13 @@ def test_one_length_stands_for_all_and_lists_are_read():
 
 
 @pytest.mark.parametrize(
-    "problem", [SHARING, PagedProblem(), PagedProblem(lengths=(9,), pages=40, table_len=5, scale=2)]
+    "problem",
+    [
+        SHARING,
+        PagedProblem(),
+        PagedProblem(lengths=(9,), pages=40, table_len=5, scale=2),
+        SHARING.with_fields(window=40, softcap=30.0, alibi=True, sinks=True),
+    ],
 )
 def test_fields_make_the_same_problem_again(problem: PagedProblem):
     assert PagedProblem.from_fields(problem.to_short_fields()) == problem
@@ -111,6 +120,8 @@ def test_headlines_are_short():
         ({"lengths": (33,), "pages": 2}, "pages is 2; the sequences are in 3 pages of 16"),
         ({"lengths": (33,), "table_len": 2}, "table_len is 2; the longest sequence has 3 pages of 16"),
         ({"prefix": -1}, "prefix is -1"),
+        ({"window": -3}, "window is -3; it has to be a whole number of at least 0"),
+        ({"softcap": 0}, "softcap is 0; it has to be a positive number"),
         ({"dtype": "int8"}, "choose one of float16, bfloat16, float32"),
         ({"scale": float("nan")}, "scale is nan"),
     ],
@@ -143,3 +154,16 @@ def test_of_long_sequences_few_are_worked_out():
 def test_short_and_long_sequences_are_tuned_apart():
     sizes = [PagedProblem(lengths=lengths).size_class for lengths in ((40, 40), (41, 39), (4000, 40), (40, 40, 40, 40))]
     assert sizes[0] == sizes[1] and len(set(sizes)) == 3
+
+
+def test_entries_before_a_window_need_not_name_a_page():
+    pool, table = np.zeros((4, 1, 16, 8), np.float16), np.array([[-1, -1, 3], [0, -1, -1]], np.int32)
+    arrays = {
+        "Q": np.zeros((2, 2, 1, 8), np.float16), "K": pool, "V": pool, "table": table,
+        "lengths": np.array([40, 9], np.int32),
+    }  # fmt: skip
+    problem = problem_of_arrays(arrays, "float16", {"window": 7})
+    # Keys 32 to 39, and 1 to 8.
+    assert problem.in_use == (2, 8 + 8) and problem.entries_in_use == 2
+    with pytest.raises(UsageError, match="sequence 0 has page -1 at position 1 of the table; the pool has 4, 0 to 3"):
+        problem_of_arrays(arrays, "float16", {"window": 8})

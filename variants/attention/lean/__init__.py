@@ -35,6 +35,7 @@ from variants._mma.splits import (
     EQUAL_RUNS,
     THREADS_PER_WARP,
     WARPS,
+    head_sectors,
     key_bytes,
     shared_bytes,
     slope_sectors,
@@ -43,8 +44,7 @@ from variants._mma.splits import (
     splits_kernel,
 )
 from variants._tiles import unsupported
-from variants._tiles.schedule import FLOAT32_BYTES
-from variants._tiles.sectors import SECTOR_BYTES, Integers
+from variants._tiles.sectors import Integers
 
 NUMERICS = Numerics(
     scores="float32",
@@ -167,10 +167,8 @@ def claim(problem: Problem) -> Traffic:
     read = copy.bytes(first * d, rows * d).sum() + 2 * key_bytes(d, head * p.kv_len, first_key, end_key).sum()
     own_head = head % p.kv_heads_count
     read += features.term_bytes(p, WARPS * slope_sectors(p, own_head, of.first_rows[number]).sum())
-    if p.sinks:
-        first_row, last_row = of.first_rows[number], of.first_rows[number] + rows - 1
-        places = (own_head * p.group + np.stack((first_row, last_row)) // p.q_len) * FLOAT32_BYTES // SECTOR_BYTES
-        read += SECTOR_BYTES * int((places[1] - places[0] + 1).sum())
+    first_row = of.first_rows[number]
+    read += features.sink_bytes(p, head_sectors(p, own_head, first_row, first_row + rows - 1).sum())
 
     part_bytes = segments.part_bytes(rows, d)
     return Traffic(int(read) + part_bytes, part_bytes + segments.output_bytes(first, rows, d, p.itemsize_bytes))

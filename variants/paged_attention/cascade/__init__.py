@@ -36,7 +36,16 @@ from variants._mma.splits import (
     split_sizes,
     splits_kernel,
 )
-from variants._paged import FLOAT32_BYTES, INT32_BYTES, SEQUENCES, PackedRows, causal, key_bytes, row_tiles
+from variants._paged import (
+    FLOAT32_BYTES,
+    INT32_BYTES,
+    SEQUENCES,
+    PackedRows,
+    key_bytes,
+    limits,
+    row_tiles,
+    window,
+)
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
@@ -106,12 +115,12 @@ class Parts:
 
 def cupy_kernels(problem: PagedProblem, split: int, most: int) -> tuple[Any, Any, Any]:
     """The CUDA kernels."""
-    p, limits = problem, causal(problem)
+    p, chosen = problem, (limits(problem), window(problem))
     sizes = {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
     more = {"prefix": {"BLOCKS_PER_SM": prefix_blocks_per_sm(p)}, "suffix": {}, "combine": has_few(most)}
     prefix, suffix, combine = (
         splits_kernel(
-            "paged_attention/cascade", f"cascade_{part}", p.dtype, sizes | has_few(0) | own, (limits,), SEQUENCES
+            "paged_attention/cascade", f"cascade_{part}", p.dtype, sizes | has_few(0) | own, chosen, SEQUENCES
         )
         for part, own in more.items()
     )
@@ -135,12 +144,12 @@ def plan(
     kernels: Callable[[PagedProblem, int, int], tuple[Any, Any, Any]] = cupy_kernels,
 ) -> Plan:
     """Three launches, those without keys left out; `tile`: the first of `tiles(problem)` if None."""
-    p, parts, limits = problem, Parts(problem, _split(problem, tile)), causal(problem)
+    p, parts, band = problem, Parts(problem, _split(problem, tile)), limits(problem).argument
     prefix, suffix, combine = kernels(p, parts.split, parts.most)
     of_prefix, of_suffix = parts.grids
     args = ("Q", "K", "V", "table", "lengths", *PARTS, np.int32(parts.prefix))
     numbers = (parts.most, p.q_len, p.table_shape[1], p.kv_heads, p.group)
-    last = (*map(np.int32, numbers), np.float32(p.tau), limits.argument)
+    last = (*map(np.int32, numbers), np.float32(p.tau), band)
     of_sequences = (np.int32(parts.owner), np.int32(p.sequences))
     threads, shared = (THREADS_PER_WARP * WARPS,), shared_bytes(p.head_dim)
     launches = []
@@ -152,7 +161,7 @@ def plan(
     rows = p.sequences * sequence_rows
     combine_threads, combine_rows = combine_block(parts.most, rows)
     combine_numbers = map(np.int32, (parts.prefix, parts.most, p.q_len, sequence_rows))
-    combine_args = (*PARTS, "lengths", "O", "lse", *combine_numbers, limits.argument)
+    combine_args = (*PARTS, "lengths", "O", "lse", *combine_numbers, band)
     launches.append(Launch(combine, (rows // combine_rows,), (combine_threads, combine_rows), combine_args))
     kept = p.sequences * max(1, parts.most)
     return Plan(

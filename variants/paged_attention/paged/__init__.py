@@ -15,6 +15,9 @@ which tile i sees E_i keys (E_i = L where q_len is 1):
     read       X_q + T_r 4 * 32 + sum_i (K and V of E_i keys, in whole tiles up to L) + sum_i ceil(E_i / page) 4 * 32
     written    X_q + 4 R
 
+With a window, tiles of keys and pages begin with those of the first key that a row sees. Slopes and sinks are read once
+per row of the tile, by a warp for 4 rows at a time.
+
 Each of the 4 warps asks for the length and for each entry of the table itself, a sector each time. Copies are runs of
 consecutive elements (see _tiles/sectors.py).
 """
@@ -28,12 +31,30 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
-from variants._paged import FLOAT32_BYTES, PackedRows, causal, key_bytes, of_every_warp, row_tiles, unsupported
-from variants._tiles import BLOCK, THREADS_X, THREADS_Y, WARPS, Tile, blocks
+from variants._features import BAND_FEATURES, SCORE_FEATURES, arguments, factor, scores, sink, sink_bytes, term_bytes
+from variants._mma.splits import slope_sectors
+from variants._paged import (
+    FLOAT32_BYTES,
+    PackedRows,
+    in_numba,
+    key_bytes,
+    limits,
+    of_every_warp,
+    row_tiles,
+    unsupported,
+    window,
+)
+from variants._tiles import BLOCK, WARPS, Tile, blocks
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
 
 NUMERICS = Numerics(
-    scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
+    scores="float32",
+    weights="float32",
+    functions="__expf",
+    tanh="accurate",
+    sums="nearest",
+    one_score=True,
+    divides_last=True,
 )
 """Nothing is rounded to 16 bits before O, which is divided once."""
 LEAST_KEYS = 16
@@ -48,16 +69,17 @@ def cupy_kernels(problem: PagedProblem, tile: Tile) -> Any:
     from variants._tiles.rawkernel import SIZES, tiles_kernel
 
     sizes = {**SIZES, "PAGE": problem.page_size}
-    return tiles_kernel("paged_attention/paged", "paged", problem, tile, (causal(problem),), sizes)
+    chosen = limits(problem), scores(problem), sink(problem), window(problem)
+    return tiles_kernel("paged_attention/paged", "paged", problem, tile, chosen, sizes)
 
 
 def numba_kernels(problem: PagedProblem, tile: Tile) -> Any:
     """The Numba kernel."""
-    from variants._features.numba_features import numba_features
     from variants.paged_attention.paged.numba_kernel import paged_kernel
 
-    chosen = numba_features(False, None, (), False, False, tile.Br, tile.Bc, THREADS_X * THREADS_Y)
-    return paged_kernel(problem.head_dim, tile, problem.dtype, problem.page_size, chosen)
+    p = problem
+    chosen = in_numba(p, tile.Br, tile.Bc)
+    return paged_kernel(p.head_dim, tile, p.dtype, p.page_size, chosen, p.window is not None)
 
 
 def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Plan:
@@ -65,7 +87,7 @@ def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Pl
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
     lengths = (np.int32(p.q_len), np.int32(p.table_shape[1]))
     arrays = ("Q", "K", "V", "table", "lengths", "O", "lse")
-    args = (*arrays, *lengths, np.int32(p.group), np.float32(p.tau), causal(p).argument)
+    args = (*arrays, *lengths, np.int32(p.group), np.float32(factor(p)), *arguments((limits(p), scores(p), sink(p))))
     launch = Launch(kernel(p, sizes), (row_tiles(p, sizes.Br), p.kv_heads, p.sequences), BLOCK, args)
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
 
@@ -75,11 +97,18 @@ def claim(problem: PagedProblem, tile: Sizes | None = None) -> Traffic:
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
     packed = PackedRows(p, sizes.Br)
     ends = packed.ends
-    keys = np.minimum(blocks(ends, sizes.Bc) * sizes.Bc, packed.lengths)
-    fetched = 2 * key_bytes(p, keys, sizes.Bc) + of_every_warp(WARPS) * (1 + blocks(ends, p.page_size))
+    first_tile = np.minimum(packed.firsts, ends) // sizes.Bc * sizes.Bc
+    keys = np.minimum(blocks(ends, sizes.Bc) * sizes.Bc, packed.lengths) - first_tile
+    pages = blocks(ends, p.page_size) - first_tile // p.page_size
+    fetched = 2 * key_bytes(p, keys, sizes.Bc) + of_every_warp(WARPS) * (1 + pages)
+    # A warp has 4 rows of every 16.
+    runs = [(row, row + 3) for row in range(0, blocks(sizes.Br, 16) * 16, 4)]
+    heads = np.arange(p.kv_heads, dtype=np.int64)[:, None]
+    readers = p.sequences * int(slope_sectors(p, heads, packed.first_rows, runs).sum())
+    of_terms = term_bytes(p, readers) + sink_bytes(p, readers)
     q_bytes = packed.tile_bytes(p.head_dim, p.itemsize_bytes).sum()
     lse_bytes = packed.tile_bytes(1, FLOAT32_BYTES).sum()
-    return Traffic(int(q_bytes + p.kv_heads * fetched.sum()), int(q_bytes + lse_bytes))
+    return Traffic(int(q_bytes + p.kv_heads * fetched.sum()) + of_terms, int(q_bytes + lse_bytes))
 
 
 def tiles(problem: PagedProblem) -> list[dict[str, int]]:
@@ -108,7 +137,7 @@ def register(registry: Registry) -> None:
                 supports=unsupported,
                 claim=claim,
                 tiles=tiles,
-                takes=("causal",),
+                takes=(*BAND_FEATURES, *SCORE_FEATURES),
                 invariant_to=("batch", "padding"),
                 numerics=NUMERICS,
             )

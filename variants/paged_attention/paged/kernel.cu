@@ -1,6 +1,6 @@
 // PagedAttention with the online softmax: Kwon et al. 2023, arXiv 2309.06180, section 4.1, in tiles as FlashAttention-2
-// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, a type that the plan chooses, is in
-// _features/. The Numba twin is numba_kernel.py.
+// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, Scores, Sink and Window, types that the
+// plan chooses, are in _features/ and _paged/. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides: PAGE (rows of a page), a multiple of BC, so that no tile lies in two pages.
 
@@ -9,7 +9,7 @@ static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const int *__restrict__ table, const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse,
-    int q_len, int table_len, int group, float tau, Limits limits)
+    int q_len, int table_len, int group, float tau, Limits limits, Scores scores, Sink sink)
 {
     __shared__ __align__(16) float Q_tile[BR * LD];
     __shared__ __align__(16) float KV_tile[BC * LD];  // K_j, then V_j
@@ -29,28 +29,37 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
 
     load_tile<BR>(Q_tile, Q + first_element, rows);
 
-    // O = 0, l = 0, m = -inf, on chip.
+    // O = 0, l = 0, m = -inf, on chip. A sink is a key before all others, without a value. Each row of this thread is a query of
+    // a head.
     float O_acc[TM][TD], l[TM], m[TM];
+    int query[TM];
+    decltype(scores.of_head(0, 0, 0)) score[TM];
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-        l[i] = 0.0f;
-        m[i] = MINUS_INFINITY;
+        const int row = first_row + row_of(i), head = kv_head * group + min(row / q_len, group - 1);
+        query[i] = row % q_len;
+        score[i] = scores.of_head(head, q_len, kv_len);
+        l[i] = Sink::WEIGHT;
+        m[i] = sink.logit(head);
 #pragma unroll
         for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
     }
 
-    // The keys of the block are those that its last query sees, and some rows see fewer. Where the rows of two heads meet,
-    // the last query of all is among them, and the first.
-    const int first_query = first_row % q_len, last_query = first_query + rows - 1;
-    const bool heads_meet = last_query >= q_len;
+    // The keys of the block are those from the first that its first query sees to the last that its last one does, and some
+    // rows see fewer. Where the rows of two heads meet, the last query of all is among them, and the first.
+    const int first_of_rows = first_row % q_len, last_of_rows = first_of_rows + rows - 1;
+    const bool heads_meet = last_of_rows >= q_len;
+    const int first_query = heads_meet ? 0 : first_of_rows, last_query = min(last_of_rows, q_len - 1);
     const auto run = limits.of_sequence(sequence, q_len, kv_len);
-    const int end_by_first = run.end(heads_meet ? 0 : first_query), end_by_last = run.end(min(last_query, q_len - 1));
+    const int end_by_first = run.end(first_query), end_by_last = run.end(last_query);
+    const int first_tile = Window::first(run, first_query) / BC * BC;
     size_t page_row = 0;
-    for (int first_key = 0; first_key < end_by_last; first_key += BC) {
+    for (int first_key = first_tile; first_key < end_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
 
         // Where the tile lies: the table says it of each page once.
-        if (first_key % PAGE == 0) page_row = ((size_t)pages[first_key / PAGE] * kv_heads + kv_head) * PAGE;
+        if (first_key % PAGE == 0 || (first_tile != 0 && first_key == first_tile))
+            page_row = ((size_t)pages[first_key / PAGE] * kv_heads + kv_head) * PAGE;
         const size_t first_of_tile = (page_row + first_key % PAGE) * D;
 
         // Load K_j, once no thread reads V_(j-1) any more.
@@ -61,12 +70,18 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
         // S = tau Q K_j^T.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
-        SeenInTile<AllTiles::Pairs> seen = {{}, {}, 0, min(end_by_first - first_key, keys)};
+        SeenInTile<AllTiles::Pairs> seen = {
+            {}, {}, max(Window::first(run, last_query, first_key), 0), min(end_by_first - first_key, keys)};
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            seen.end[i] = min(run.unclipped_end((first_row + row_of(i)) % q_len) - first_key, keys);
+            seen.first[i] = Window::first(run, query[i], first_key);
+            seen.end[i] = min(run.unclipped_end(query[i]) - first_key, keys);
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                const float scored = score[i](tau * S[i][j], query[i], first_key + key_of(j));
+                S[i][j] = seen.in_run(i, key_of(j)) ? scored : MINUS_INFINITY;
+            }
         }
-        scale_and_mask(S, tau, Terms<>(), seen, first_row, first_key);
 
         // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
 #pragma unroll
@@ -96,7 +111,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
         add_P_V(O_acc, P_tile, KV_tile, keys, seen);
     }
 
-    // O = O / l, gathered where Q was. A row that saw nothing has l = 0: its O stays 0.
+    // O = O / l, gathered where Q was. A row that saw nothing has l = 0, or that of the sink: its O stays 0.
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -113,7 +128,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     __syncthreads();
     store_tile(O + first_element, Q_tile, rows);
 
-    // lse = m + log(l), which is -inf where nothing was seen.
+    // lse = m + log(l), which is -inf, or the sink, where nothing was seen.
     const int t = thread_index();
     if (t < rows) lse[first_stat + t] = m_tile[t] + logf(l_tile[t]);
 }

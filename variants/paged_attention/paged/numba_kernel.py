@@ -12,6 +12,7 @@ from typing import Any
 from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
+from variants._paged.numba_window import numba_window
 from variants._tiles import Tile
 from variants._tiles.numba_tile_copies import copies
 from variants._tiles.numba_tiles import (
@@ -34,7 +35,31 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features: NumbaFeatures) -> Any:
+def scores_of(count: int, features: NumbaFeatures) -> Any:
+    """The score terms of so many rows, a tuple with those of each, given the rows' heads."""
+    of_head = features.scores.of_head
+    if count == 1:
+
+        @cuda.jit(device=True, forceinline=True)
+        def of_first_row(scores, head, q_len, kv_len):
+            return (of_head(scores, head[0], q_len, kv_len),)
+
+        return of_first_row
+
+    of_others = scores_of(count - 1, features)
+
+    @cuda.jit(device=True, forceinline=True)
+    def of_rows(scores, head, q_len, kv_len):
+        own = (of_head(scores, head[count - 1], q_len, kv_len),)
+        return of_others(scores, head, q_len, kv_len) + own
+
+    return of_rows
+
+
+@functools.cache
+def paged_kernel(
+    head_dim: int, tile: Tile, dtype: str, page_size: int, features: NumbaFeatures, has_window: bool
+) -> Any:
     """The kernel for these compile-time parameters; Bc divides the page, so that no tile lies in two of them."""
     D, BR, BC, PAGE = head_dim, tile.Br, tile.Bc, page_size
     load_tile, store_tile = copies(D, dtype)
@@ -43,12 +68,14 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element = tiles.has_row, tiles.has_element
-    multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
-    add_P_V, limits_ = tiles.add_P_V, features.limits
+    multiply_Q_Kt, row_max = tiles.multiply_Q_Kt, tiles.row_max
+    add_P_V, limits_, scores_, sink_ = tiles.add_P_V, features.limits, features.scores, features.sink
     of_sequence, end_of, unclipped_end = limits_.of_sequence, limits_.end, limits_.unclipped_end
+    first_of, scores_of_rows, score_of = numba_window(has_window).first, scores_of(TM, features), scores_.apply
+    logit, SINK_WEIGHT = sink_.logit, sink_.WEIGHT
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def paged(Q, K, V, table, lengths, O, lse, q_len, table_len, group, tau, limits):
+    def paged(Q, K, V, table, lengths, O, lse, q_len, table_len, group, tau, limits, scores, sink):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -60,6 +87,8 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features
         m = cuda.local.array(TM, float32)
         first = cuda.local.array(TM, int32)
         end = cuda.local.array(TM, int32)
+        query = cuda.local.array(TM, int32)
+        head = cuda.local.array(TM, int32)
 
         # The block owns rows of the query heads that share a key/value head of one sequence. They lie one after the
         # other, and are counted through: row r of the group is query r % q_len.
@@ -72,27 +101,31 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features
 
         load_tile(Q_tile, BR, Q_rows, first_stat, rows)
 
-        # O = 0, l = 0, m = -inf, on chip.
+        # O = 0, l = 0, m = -inf, on chip. A sink is a key before all others, without a value. Each row of this thread
+        # is a query of a head.
         for i in range(TM):
-            l[i] = ZERO
-            m[i] = MINUS_INFINITY
+            row = first_row + row_of(i)
+            query[i], head[i] = row % q_len, kv_head * group + min(row // q_len, group - 1)
+            l[i], m[i] = SINK_WEIGHT, logit(sink, head[i])
             for j in range(TD):
                 O_acc[i, j] = ZERO
+        score = scores_of_rows(scores, head, q_len, kv_len)
 
-        # The keys of the block are those that its last query sees, and some rows see fewer. Where the rows of two heads
-        # meet, the last query of all is among them, and the first.
-        first_query = first_row % q_len
-        last_query = first_query + rows - 1
-        heads_meet = last_query >= q_len
+        # The keys of the block are those from the first that its first query sees to the last that its last one does,
+        # and some rows see fewer. Where the rows of two heads meet, the last query of all is among them, and the first.
+        first_of_rows = first_row % q_len
+        last_of_rows = first_of_rows + rows - 1
+        first_query = 0 if last_of_rows >= q_len else first_of_rows
+        last_query = min(last_of_rows, q_len - 1)
         run = of_sequence(limits, sequence, q_len, kv_len)
-        end_by_first = end_of(run, 0 if heads_meet else first_query)
-        end_by_last = end_of(run, min(last_query, q_len - 1))
+        end_by_first, end_by_last = end_of(run, first_query), end_of(run, last_query)
+        first_tile = int32(first_of(run, first_query, 0) // BC * BC)
         page = int32(0)
-        for first_key in range(0, end_by_last, BC):
+        for first_key in range(first_tile, end_by_last, BC):
             keys = min(BC, kv_len - first_key)
 
             # Where the tile lies: the table says it of each page once.
-            if first_key % PAGE == 0:
+            if first_key % PAGE == 0 or first_key == first_tile:
                 page = table[sequence, first_key // PAGE]
             row_of_page = (first_key & MASK) % PAGE
 
@@ -104,10 +137,13 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features
             # S = tau Q K_j^T.
             multiply_Q_Kt(S, Q_tile, KV_tile)
             for i in range(TM):
-                first[i] = 0
-                end[i] = min(unclipped_end(run, (first_row + row_of(i)) % q_len) - first_key, keys)
-            seen = SeenInTile(first, end, 0, min(end_by_first - first_key, keys), ())
-            scale_and_mask(S, tau, (), seen, first_row, first_key)
+                first[i] = first_of(run, query[i], first_key)
+                end[i] = min(unclipped_end(run, query[i]) - first_key, keys)
+                for j in range(TN):
+                    scored = score_of(score[i], tau * S[i, j], query[i], first_key + key_of(j))
+                    S[i, j] = scored if first[i] <= key_of(j) and key_of(j) < end[i] else MINUS_INFINITY
+            first_by_all = max(first_of(run, last_query, first_key), 0)
+            seen = SeenInTile(first, end, first_by_all, min(end_by_first - first_key, keys), ())
 
             # m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
             for i in range(TM):
@@ -132,7 +168,7 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features
             # O = O + P V_j.
             add_P_V(O_acc, P_tile, KV_tile, keys, seen)
 
-        # O = O / l, gathered where Q was. A row that saw nothing has l = 0: its O stays 0.
+        # O = O / l, gathered where Q was. A row that saw nothing has l = 0, or that of the sink: its O stays 0.
         cuda.syncthreads()
         for i in range(TM):
             inverse = ZERO if l[i] == ZERO else ONE / l[i]
@@ -145,7 +181,7 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features
         cuda.syncthreads()
         store_tile(O_rows, first_stat, Q_tile, rows)
 
-        # lse = m + log(l), which is -inf where nothing was seen.
+        # lse = m + log(l), which is -inf, or the sink, where nothing was seen.
         t = thread_index()
         if t < rows:
             lse.flat[first_stat + t] = m_tile[t] + math.log(l_tile[t])

@@ -20,6 +20,9 @@ Bytes, at the `sectors` level, with R = group q_len rows per key/value head and 
    read and written, a sector each.
 3. O and L are written once.
 
+With a window, the lean tiles of a tile of rows begin with that of the first key that one of its rows sees. Each segment
+also reads slopes, once per warp, those of 8 rows at a time, and sinks, those of its rows at once.
+
 Bits depend neither on the order of blocks nor on where pages lie, but on the rest of the batch, which moves the cuts.
 """
 
@@ -32,8 +35,9 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
+from variants import _features as features
 from variants import _paged
-from variants._features import FOLDER, Feature
+from variants._features import arguments
 from variants._mma import tile_copy
 from variants._mma.equal_runs import (
     FEWEST_LEAN_TILES,
@@ -52,20 +56,28 @@ from variants._mma.splits import (
     EQUAL_RUNS,
     THREADS_PER_WARP,
     WARPS,
+    head_sectors,
+    key_bytes,
     shared_bytes,
+    slope_sectors,
     slots,
     split_sizes,
     splits_kernel,
 )
-from variants._paged import INT32_BYTES, SEQUENCES, WARP_LANES, PackedRows, causal, key_bytes, row_tiles
+from variants._paged import INT32_BYTES, SEQUENCES, WARP_LANES, PackedRows, row_tiles
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
 NUMERICS = Numerics(
-    scores="float32", weights="problem", functions="__expf", sums="truncated", one_score=True, divides_last=True
+    scores="float32",
+    weights="problem",
+    functions="__expf",
+    tanh="accurate",
+    sums="truncated",
+    one_score=True,
+    divides_last=True,
 )
 """As attention's lean: see there."""
-NO_SINK = Feature("Sink", "NoSink", (), ((FOLDER, "scores.cuh"),))
 SPLITS = tuple(LEAN_TILE * fewest for fewest in (FEWEST_LEAN_TILES, 2, 4, 16, 32, 64))
 """Fewest keys of a block, the default first."""
 MOST_PLACES = 2**31 - 1
@@ -74,13 +86,15 @@ MOST_PLACES = 2**31 - 1
 
 def lean_tiles(problem: PagedProblem) -> Integers:
     """(sequences, tiles of rows): lean tiles of each tile of rows of a key/value head, at least one."""
-    tiles: Integers = np.maximum(1, blocks(PackedRows(problem, BR).ends, LEAN_TILE))
+    packed = PackedRows(problem, BR)
+    tiles: Integers = np.maximum(1, blocks(packed.ends, LEAN_TILE) - packed.firsts // LEAN_TILE)
     return tiles
 
 
 def cupy_paged_lean(problem: PagedProblem) -> Any:
     """The CUDA kernel."""
-    p, chosen = problem, (causal(problem), NO_SINK)
+    p = problem
+    chosen = _paged.limits(p), features.scores(p), features.sink(p), _paged.window(p)
     sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(_output_tiles(p)) | {"PAGE": p.page_size}
     files = (*EQUAL_RUNS, *SEQUENCES)
     return splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, chosen, files)
@@ -92,8 +106,9 @@ def numba_paged_lean(problem: PagedProblem) -> Any:
 
     p, sizes = problem, sizes_for(_output_tiles(problem))
     return paged_lean_kernel(
-        p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], p.page_size
-    )
+        p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], p.page_size,
+        _paged.in_numba(p, BR, BC), p.window is not None,
+    )  # fmt: skip
 
 
 KERNELS = {"cupy": cupy_paged_lean, "numba": numba_paged_lean}
@@ -105,15 +120,15 @@ def plan(
     kernel: Callable[[PagedProblem], Any] = cupy_paged_lean,
 ) -> Plan:
     """One launch; `tile`: the first of `tiles(problem)` if None."""
-    p, limits, places = problem, causal(problem), _places(problem)
+    p, places = problem, _places(problem)
     numbers = (p.sequences, p.q_len, p.table_shape[1], p.kv_heads, p.group)
     args = ("Q", "K", "V", "table", "lengths", "O", "lse", *PART_BUFFERS, *map(np.int32, numbers), np.uint32(places))
-    grid = blocks_for(_of_all(p), _fewest(p, tile))
+    grid, rules = blocks_for(_of_all(p), _fewest(p, tile)), (_paged.limits(p), features.scores(p), features.sink(p))
     launch = Launch(
         kernel(p),
         (grid,),
         (THREADS_PER_WARP * WARPS,),
-        (*args, np.float32(p.tau), limits.argument),
+        (*args, np.float32(features.factor(p)), *arguments(rules)),
         shared_bytes(p.head_dim),
     )
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"), *part_buffers(grid, p.head_dim)))
@@ -128,21 +143,32 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     sequence, rows = head // p.kv_heads, packed.rows[number]
     first = head * packed.group_rows + packed.first_rows[number]
 
-    first_key = segments.behind * LEAN_TILE
-    end_key = np.minimum(first_key + segments.lean_tiles * LEAN_TILE, packed.ends[sequence, number])
-    read = copy.bytes(first * d, rows * d).sum() + 2 * key_bytes(p, end_key - first_key, BC, copy).sum()
-    read += _entry_bytes(p, sequence, first_key, end_key) + _length_bytes(p, segments.block, sequence)
+    first_seen = packed.firsts[sequence, number]
+    begin = (first_seen // LEAN_TILE + segments.behind) * LEAN_TILE
+    end_key = np.minimum(begin + segments.lean_tiles * LEAN_TILE, packed.ends[sequence, number])
+    first_key = np.maximum(begin, first_seen)
+    read = copy.bytes(first * d, rows * d).sum() + 2 * key_bytes(d, np.zeros_like(first), first_key, end_key).sum()
+    read += _entry_bytes(p, sequence, begin, first_key, end_key) + _length_bytes(p, segments.block, sequence)
+    own_head, first_row = head % p.kv_heads, packed.first_rows[number]
+    read += features.term_bytes(p, WARPS * slope_sectors(p, own_head, first_row).sum())
+    read += features.sink_bytes(p, head_sectors(p, own_head, first_row, first_row + rows - 1).sum())
     part_bytes = segments.part_bytes(rows, d)
     return Traffic(int(read) + part_bytes, part_bytes + segments.output_bytes(first, rows, d, p.itemsize_bytes))
 
 
-def _entry_bytes(problem: PagedProblem, sequence: Integers, first_key: Integers, end_key: Integers) -> int:
-    """Bytes of the table: a warp reads the entries of its next 32 tiles of 16 keys at once."""
+def _entry_bytes(
+    problem: PagedProblem, sequence: Integers, begin: Integers, first_key: Integers, end_key: Integers
+) -> int:
+    """Bytes of the table: a warp reads the entries of its next 32 tiles of 16 keys at once.
+
+    Lean tiles begin with key `begin`, and what a row sees with `first_key`.
+    """
     lanes, per_sector = np.arange(WARP_LANES, dtype=np.int64) * LEAN_TILE, SECTOR_BYTES // INT32_BYTES
     row = sequence * problem.table_shape[1]
     sectors = 0
     for warp in range(WARPS):
-        first = first_key + warp * BC
+        first = begin + warp * BC
+        first = np.where(first + BC <= first_key, first + LEAN_TILE, first)
         reads = np.maximum(0, blocks(end_key - first, WARP_LANES * LEAN_TILE))
         for read in range(int(reads.max(initial=0))):
             there = np.flatnonzero(read < reads)
@@ -213,7 +239,7 @@ def register(registry: Registry) -> None:
                 supports=supports,
                 claim=claim,
                 tiles=tiles,
-                takes=("causal",),
+                takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
                 invariant_to=(),  # the rest of the batch moves the cuts between blocks
                 numerics=NUMERICS,
             )

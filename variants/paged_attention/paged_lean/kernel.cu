@@ -1,8 +1,8 @@
 // Lean Attention (Sanovar et al. 2024, arXiv 2405.10480, algorithm 2) over sequences of any lengths whose keys lie in pages
 // (Kwon et al. 2023, arXiv 2309.06180). How the keys of all sequences are divided among blocks, and how parts are combined,
 // is in _mma/equal_runs.cuh; what a block does with the keys of one head is in split_attention.cuh, what kernels over pages
-// share in _paged/sequences.cuh. Limits, a type that the plan chooses, is in _features/. attention/lean is the same for
-// sequences of one length, side by side.
+// share in _paged/sequences.cuh. Limits, Scores, Sink and Window, types that the plan chooses, are in _features/ and _paged/.
+// attention/lean is the same for sequences of one length, side by side.
 //
 // Compile-time parameters besides those of equal_runs.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
 
@@ -10,16 +10,14 @@ static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 
 // Keys from lean tile to lean tile, up to `end`. The warp's lanes hold the pages of its next 32 tiles: lane n that of the tile
 // that begins with key from + n LEAN_TILE.
-struct KeysOfPages {
+struct KeysOfPages : FirstKey<Window> {
     const stored *K_pages, *V_pages;
     const int *entries;  // of the sequence's pages
     int begin, end, kv_head, kv_heads, lane;
     mutable int from = -32 * LEAN_TILE, page = 0;
-    static constexpr int first = 0;
 
-    __device__ __forceinline__ int first_tile(int warp) const { return begin + warp * BC; }
+    __device__ __forceinline__ int first_tile(int warp) const { return first_tile_from(begin + warp * BC, LEAN_TILE); }
     __device__ __forceinline__ int tile_after(int key) const { return key + LEAN_TILE; }
-    __device__ __forceinline__ int skipped(int) const { return 0; }
     __device__ __forceinline__ size_t element_of_key(int key) const
     {
         if (key - from >= 32 * LEAN_TILE) {
@@ -76,7 +74,8 @@ struct Search {
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, const int *__restrict__ table,
     const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, float *O_parts, float *l_parts,
-    float *m_parts, int batch, int q_len, int table_len, int kv_heads, int group, unsigned places, float tau, Limits limits)
+    float *m_parts, int batch, int q_len, int table_len, int kv_heads, int group, unsigned places, float tau, Limits limits,
+    Scores scores, Sink sink)
 {
     __shared__ __align__(8) unsigned char found[sizeof(Segment)];
     Segment &segment = *reinterpret_cast<Segment *>(found);
@@ -106,22 +105,28 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
         }
         __syncthreads();
         const auto first_global_row = [&] { return (size_t)segment.kv_head * group_rows + segment.tile.first_row; };
+        const auto head_of_row = [&](int row) {
+            return segment.kv_head % kv_heads * group + min((segment.tile.first_row + row) / q_len, group - 1);
+        };
 
         {
             // Attention of this part of the output tile.
             const OutputTile tile = segment.tile;
             const int sequence = segment.kv_head / kv_heads, kv_head = segment.kv_head % kv_heads;
-            const int first_key = (segment.at - segment.begin) * LEAN_TILE;
-            const int end_key = min((int)(segment.to - segment.begin) * LEAN_TILE, tile.end);
-            const KeysOfPages keys = {K, V, table + (size_t)sequence * table_len, first_key, end_key, kv_head, kv_heads, lane};
             const auto run = limits.of_sequence(sequence, q_len, kv_len);
+            const int first_query = tile.heads_meet ? 0 : tile.first_query, first = Window::first(run, first_query);
+            const int first_key = (first / LEAN_TILE + (int)(segment.at - segment.begin)) * LEAN_TILE;
+            const int end_key = min((first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE, tile.end);
+            const KeysOfPages keys = {FirstKey<Window>(max(first_key, first)), K, V, table + (size_t)sequence * table_len,
+                                      first_key, end_key, kv_head, kv_heads, lane};
             const int query[2] = {(tile.first_row + lane / 4) % q_len, (tile.first_row + lane / 4 + 8) % q_len};
-            const EndsOfRows seen = {{run.end(query[0]), run.end(query[1])}, run.end(tile.heads_meet ? 0 : tile.first_query)};
-            const Terms<> score[2] = {};
+            const auto seen = seen_by_queries<Window>(run, query, first_query, min(tile.last_query, q_len - 1));
+            const auto score_of_row = [&](int row) { return scores.of_head(head_of_row(row), q_len, kv_len); };
+            const decltype(score_of_row(0)) score[2] = {score_of_row(lane / 4), score_of_row(lane / 4 + 8)};
             share_rows(attend_to_split(Q + first_global_row() * D, tile.rows, tau, keys, seen, score, query));
         }
 
-        const auto no_sink = [](int) { return MINUS_INFINITY; };
-        finish(segment, runs, parts, O + first_global_row() * D, lse + first_global_row(), group_rows, no_sink);
+        const auto logit_of_row = [&](int row) { return sink.logit(head_of_row(row)); };
+        finish(segment, runs, parts, O + first_global_row() * D, lse + first_global_row(), group_rows, logit_of_row);
     } while (!segment.is_last());
 }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, int32, uint32, uint64
 
-from variants._features.numba_scores import numba_scores, numba_sink
+from variants._features.numba_features import NumbaFeatures
 from variants._mma.equal_runs import LEAN_TILE
 from variants._mma.numba_equal_runs import (
     AT,
@@ -34,7 +34,7 @@ from variants._mma.numba_equal_runs import (
 from variants._mma.numba_mma import (
     ALL_LANES,
     MINUS_INFINITY,
-    end_seen,
+    first_seen,
     global_address,
     lane_index,
     load_global,
@@ -51,7 +51,7 @@ from variants._mma.numba_split_attention import (
     split_attention,
 )
 from variants._mma.splits import BC, BR
-from variants._paged.numba_sequences import ENDS_OF_ROWS, EndsOfRows, lanes_before
+from variants._paged.numba_sequences import lanes_before, seen_by_queries
 
 INT32_BYTES = 4
 AHEAD = 32 * LEAN_TILE
@@ -72,6 +72,8 @@ class KeysOfPages(NamedTuple):
     entries: Any
     """Address of the table's entries of the sequence's pages."""
     begin: Any
+    first: Any
+    """The first key that a row sees."""
     end: Any
     kv_head: Any
     kv_heads: Any
@@ -80,28 +82,26 @@ class KeysOfPages(NamedTuple):
 
 
 @cuda.jit(device=True, forceinline=True)
-def first_key(keys):
-    return int32(0)
-
-
-@cuda.jit(device=True, forceinline=True)
-def skipped(keys, key):
-    return int32(0)
-
-
-@cuda.jit(device=True, forceinline=True)
-def first_tile(keys, warp):
-    return int32(keys.begin + warp * BC)
-
-
-@cuda.jit(device=True, forceinline=True)
 def tile_after(keys, key):
     return int32(key + LEAN_TILE)
 
 
-def keys_of_pages(D: int, page_size: int) -> KeyFunctions:
+def keys_of_pages(D: int, page_size: int, has_window: bool) -> KeyFunctions:
     """Device functions for rows of D elements in pages of `page_size` rows."""
     PAGE = page_size
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_key(keys):
+        return keys.first if has_window else int32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def skipped(keys, key):
+        return int32(keys.first - key) if has_window else int32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_tile(keys, warp):
+        key = int32(keys.begin + warp * BC)
+        return int32(key + LEAN_TILE) if has_window and int32(key + BC) <= keys.first else key
 
     @cuda.jit(device=True, forceinline=True)
     def row_of_key(keys, key):
@@ -171,19 +171,26 @@ def find_sequence(search, at, lengths, batch, kv_heads, group_rows, q_len, limit
 
 @functools.cache
 def paged_lean_kernel(
-    head_dim: int, slots: int, dtype: str, blocks_per_sm: int, output_tiles: int, page_size: int
-) -> Any:
+    head_dim: int, slots: int, dtype: str, blocks_per_sm: int, output_tiles: int, page_size: int,
+    features: NumbaFeatures, has_window: bool,
+) -> Any:  # fmt: skip
     """The kernel for these compile-time parameters; `output_tiles`: room for their counters."""
-    D, splits, no_terms = head_dim, numba_splits(head_dim, slots, dtype), numba_scores(())
-    TD, share_rows = splits.TD, splits.share_rows
-    attend_to_split = split_attention(
-        splits, keys_of_pages(D, page_size), ENDS_OF_ROWS, no_terms.apply, running_maximum(TD)
-    )
-    finish = numba_equal_runs(splits, dtype, output_tiles, numba_sink(False).logit, sinks=False)
+    D, splits, scores_ = head_dim, numba_splits(head_dim, slots, dtype), features.scores
+    TD, share_rows, of_head = splits.TD, splits.share_rows, scores_.of_head
+    seen_functions, seen_of = seen_by_queries(has_window)
+    of_pages = keys_of_pages(D, page_size, has_window)
+    attend_to_split = split_attention(splits, of_pages, seen_functions, scores_.apply, running_maximum(TD))
+    finish = numba_equal_runs(splits, dtype, output_tiles, features.sink.logit, features.sink.WEIGHT > 0)
+
+    # Of row r of an output tile, counted through the heads that share K and V.
+    @cuda.jit(device=True, forceinline=True)
+    def head_of_row(segment, first_row, row, q_len, kv_heads, group):
+        head = int32(min(int32(int32(first_row + row) // q_len), int32(group - 1)))
+        return int32(int32(segment[KV_HEAD] % uint32(kv_heads)) * group + head)
 
     # Attention of a segment's part of the output tile.
     @cuda.jit(device=True, forceinline=True)
-    def attend(shared, segment, tile, Q_rows, K, V, table, q_len, kv_heads, tau, limits):
+    def attend(shared, segment, tile, Q_rows, K, V, table, q_len, kv_heads, group, tau, limits, scores):
         O = cuda.local.array((1, TD, 4), float32)
         l = cuda.local.array(2, float32)
         m = cuda.local.array(2, float32)
@@ -191,31 +198,39 @@ def paged_lean_kernel(
         m[0], m[1], held[0], held[1] = MINUS_INFINITY, MINUS_INFINITY, int32(-AHEAD), int32(0)
         kv_len, sequence = int32(segment[KV_LEN]), uint32(segment[KV_HEAD] // uint32(kv_heads))
         row_bytes = uint64(table.shape[1]) * uint64(INT32_BYTES)
+        first_query = int32(0) if tile.heads_meet else tile.first_query
+        first = first_seen(first_query, q_len, kv_len, limits[0]) if has_window else int32(0)
+        first_lean, behind = uint32(first) // uint32(LEAN_TILE), uint32(segment[AT] - segment[BEGIN])
+        begin = int32((first_lean + behind) * uint32(LEAN_TILE))
+        end = int32((first_lean + uint32(segment[TO] - segment[BEGIN])) * uint32(LEAN_TILE))
         keys = KeysOfPages(
             global_address(K),
             global_address(V),
             global_address(table) + uint64(sequence) * row_bytes,
-            int32(uint32(segment[AT] - segment[BEGIN]) * uint32(LEAN_TILE)),
-            int32(min(int32(uint32(segment[TO] - segment[BEGIN]) * uint32(LEAN_TILE)), tile.end)),
+            begin,
+            int32(max(begin, first)),
+            int32(min(end, tile.end)),
             uint32(segment[KV_HEAD] % uint32(kv_heads)),
             uint32(kv_heads),
             held,
         )
         row = int32(lane_index() >> uint32(2))
         queries = int32(int32(tile.first_row + row) % q_len), int32(int32(tile.first_row + row + 8) % q_len)
-        seen = EndsOfRows(
-            end_seen(queries[0], q_len, kv_len, limits[1]),
-            end_seen(queries[1], q_len, kv_len, limits[1]),
-            end_seen(int32(0) if tile.heads_meet else tile.first_query, q_len, kv_len, limits[1]),
+        last_query = int32(min(tile.last_query, int32(q_len - 1)))
+        seen = seen_of(queries, first_query, last_query, q_len, kv_len, limits)
+        heads = (
+            head_of_row(segment, tile.first_row, row, q_len, kv_heads, group),
+            head_of_row(segment, tile.first_row, int32(row + 8), q_len, kv_heads, group),
         )
+        of_rows = of_head(scores, heads[0], q_len, kv_len), of_head(scores, heads[1], q_len, kv_len)
         t = int32(cuda.threadIdx.x)
-        attend_to_split(shared, Q_rows, tile.rows, tau, keys, seen, ((), ()), queries, O, l, m, ZERO, l, t)
+        attend_to_split(shared, Q_rows, tile.rows, tau, keys, seen, of_rows, queries, O, l, m, ZERO, l, t)
         share_rows(shared, O, l, m, t)
 
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
     def paged_lean(
         Q, K, V, table, lengths, O, lse, O_parts, l_parts, m_parts, batch, q_len, table_len, kv_heads, group,
-        places, tau, limits,
+        places, tau, limits, scores, sink,
     ):  # fmt: skip
         shared = shared_address(cuda.shared.array(0, uint32, alignment=128))
         segment = cuda.shared.array(SEGMENT_FIELDS, uint32)
@@ -241,12 +256,12 @@ def paged_lean_kernel(
             tile = tile_of(segment, group_rows, q_len, limits)
             first_row = uint64(segment[KV_HEAD]) * uint64(group_rows) + uint64(tile.first_row)
             Q_rows = global_address(Q) + first_row * uint64(D * STORED_BYTES)
-            attend(shared, segment, tile, Q_rows, K, V, table, q_len, kv_heads, tau, limits)
+            attend(shared, segment, tile, Q_rows, K, V, table, q_len, kv_heads, group, tau, limits, scores)
             O_rows = global_address(O) + first_row * uint64(D * STORED_BYTES)
             lse_rows = global_address(lse) + first_row * uint64(FLOAT_BYTES)
             finish(
                 shared, segment, places, parts, O_rows, lse_rows, group_rows, tile.first_row, tile.rows, q_len,
-                int32(0), group, (),
+                int32(int32(segment[KV_HEAD] % uint32(kv_heads)) * group), group, sink,
             )  # fmt: skip
             if is_last_segment(segment):
                 break

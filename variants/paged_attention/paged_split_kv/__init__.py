@@ -4,7 +4,7 @@ Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference", 
 pages of Kwon et al. 2023, arXiv 2309.06180. Where each sequence has a block of its own, the longest of a batch keeps
 one multiprocessor busy while others wait; where each is divided into as many parts, short ones are divided into
 nothing. Here a split is so many keys, whatever its sequence, and splits are counted through all sequences: a sequence
-has as many as its length takes, one without keys has none, and the grid has one block for each (times key/value heads
+has as many as its length takes, without those before its window, and the grid has one block for each (times heads
 and tiles of 16 rows). Which sequence a split belongs to a warp works out from the lengths, 32 at a time. Entries of the
 table go to shared memory first, all of a split at once: copies of K and V, asynchronous, do not wait for them one by
 one. A second kernel puts the splits of each row together.
@@ -18,9 +18,11 @@ S = ceil(L / split) splits, where q_len is 1; a split that a tile of rows sees n
     split_kv    S X_q + T_r (K and V of L keys) + S T_r (entries of its pages + lengths) read, 4 S R (d + 2) written
     combine     R (S (4 d + 2 * 32) + 4 (b + 1)) read, X_q + 32 R written
 
-The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. Splits are put together
-as in attention/split_kv. Copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V with up
-to 16 bytes per lane.
+With a window, L counts from the first key that a row sees; splits before the windows of all rows have no block. Slopes
+are read by each of a block's 4 warps, those of 8 rows at a time, and a sink by one warp for each row of the second
+kernel. The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. Splits are put
+together as in attention/split_kv. Copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V
+with up to 16 bytes per lane.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
+from variants import _features as features
 from variants import _paged
+from variants._features import arguments
 from variants._mma import tile_copy
 from variants._mma.splits import (
-    BC,
     BR,
     SPLITS,
     THREADS_PER_WARP,
@@ -41,7 +44,9 @@ from variants._mma.splits import (
     combine_block,
     combined_stat_bytes,
     has_few,
+    key_bytes,
     shared_bytes,
+    slope_sectors,
     split_sizes,
     splits_kernel,
 )
@@ -51,15 +56,19 @@ from variants._paged import (
     SEQUENCES,
     WARP_LANES,
     PackedRows,
-    causal,
-    key_bytes,
     row_tiles,
 )
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, run_bytes
 
 NUMERICS = Numerics(
-    scores="float32", weights="problem", functions="__expf", sums="truncated", one_score=True, divides_last=True
+    scores="float32",
+    weights="problem",
+    functions="__expf",
+    tanh="accurate",
+    sums="truncated",
+    one_score=True,
+    divides_last=True,
 )
 """As attention's split-kv: see there."""
 MOST_BLOCKS = 2**31 - 1
@@ -69,17 +78,19 @@ MOST_BLOCKS = 2**31 - 1
 def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches, or the second alone where no sequence has a key; `tile`: the first of `tiles(problem)` if None."""
     p, split = problem, _split(problem, tile)
-    limits, sizes = causal(p), {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
-    most_splits = max(_splits(p, split))
+    limits, scores, sink, window = _paged.limits(p), features.scores(p), features.sink(p), _paged.window(p)
+    sizes = {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
+    most_splits, chosen = max(_splits(p, split)), (limits, scores, sink, window)
     split_kv, combine = (
-        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), (limits,), SEQUENCES)
+        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), chosen, SEQUENCES)
         for name, count in (("paged_split_kv", 0), ("paged_split_kv_combine", most_splits))
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len
     partial, q_len = ("O_split", "l_split", "m_split"), np.int32(p.q_len)
     numbers = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.kv_heads), np.int32(p.group))
-    args = ("Q", "K", "V", "table", "lengths", *partial, *numbers, np.float32(p.tau), limits.argument)
-    combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows), limits.argument)
+    tau, inputs = np.float32(features.factor(p)), ("Q", "K", "V", "table", "lengths")
+    args = (*inputs, *partial, *numbers, tau, *arguments((limits, scores)))
+    combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows), *arguments((limits, sink)))
     grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
     first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
     rows = p.sequences * sequence_rows
@@ -103,38 +114,45 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     d, copy, sequence_rows = p.head_dim, tile_copy(p.head_dim), p.heads * p.q_len
     packed = PackedRows(p, BR)
 
-    # Splits, counted through all sequences: whose each is, and its first key.
+    # Splits, counted through all sequences: whose each is, which of those of its length, and its first key.
     counts = np.array(_splits(p, split), np.int64)
     sequence = np.repeat(np.arange(p.sequences), counts)
     number = np.arange(len(sequence), dtype=np.int64)
-    first_key = (number - (np.cumsum(counts) - counts)[sequence]) * split
+    own_split = number - (np.cumsum(counts) - counts)[sequence] + packed.first_seen(0)[sequence, 0] // split
+    first_key = own_split * split
 
-    # (splits, tiles of rows): keys that the block has, and whether it has any; of each key/value head.
-    keys = np.clip(packed.ends[sequence] - first_key[:, None], 0, split)
-    there = keys > 0
-    first_page = first_key // p.page_size
-    entry = sequence * p.table_shape[1] + first_page
-    entries = np.where(there, (first_key[:, None] + keys - 1) // p.page_size - first_page[:, None] + 1, 0)
+    # (splits, tiles of rows): the run of keys that the block has, and whether it has any; of each key/value head.
+    first = np.maximum(packed.firsts[sequence], first_key[:, None])
+    end = np.minimum(packed.ends[sequence], first_key[:, None] + split)
+    there = first < end
+    first_page = first // p.page_size
+    entry = sequence[:, None] * p.table_shape[1] + first_page
+    entries = np.where(there, (end - 1) // p.page_size - first_page + 1, 0)
     lengths = run_bytes(0, np.minimum(p.sequences, blocks(sequence + 1, WARP_LANES) * WARP_LANES), INT32_BYTES)
-    per_head = 2 * key_bytes(p, keys, BC, copy) + run_bytes(entry[:, None], entries, INT32_BYTES) + lengths[:, None]
+    keys = key_bytes(d, np.zeros_like(first), first, end)
+    per_head = 2 * keys + run_bytes(entry, entries, INT32_BYTES) + lengths[:, None]
+    kv_heads = np.arange(p.kv_heads, dtype=np.int64)[:, None]
+    slopes = features.term_bytes(p, WARPS * (slope_sectors(p, kv_heads, packed.first_rows) * there[:, None]).sum())
     Q = packed.copied_bytes(copy)[sequence] * there[:, None]
-    heads = np.arange(p.kv_heads, dtype=np.int64)[:, None] * packed.group_rows
-    stat = (number * sequence_rows)[:, None, None] + heads + packed.first_rows
+    stat = (number * sequence_rows)[:, None, None] + kv_heads * packed.group_rows + packed.first_rows
     rows = packed.rows * there[:, None]
     written = run_bytes(stat * d, rows * d, FLOAT32_BYTES) + 2 * run_bytes(stat, rows, FLOAT32_BYTES)
 
     # (splits, rows of a sequence): the splits of which a row sees a key.
     row = np.arange(sequence_rows, dtype=np.int64)
-    seen = packed.end_seen(row % p.q_len)[sequence] > first_key[:, None]
+    row_first = packed.first_seen(row % p.q_len)[sequence]
+    row_end = packed.end_seen(row % p.q_len)[sequence]
+    seen = np.maximum(row_first, first_key[:, None]) < np.minimum(row_end, first_key[:, None] + split)
     of_split = run_bytes(((number * sequence_rows)[:, None] + row) * d, seen * d, FLOAT32_BYTES)
-    of_sequence = (first_key // split)[:, None]
-    stats = combined_stat_bytes(of_sequence, (number * sequence_rows)[:, None] + row, sequence_rows)
+    of_row = own_split[:, None] - row_first // split
+    stats = combined_stat_bytes(of_row, (number * sequence_rows)[:, None] + row, sequence_rows)
     combine = (of_split + seen * stats).sum()
     combine += sequence_rows * run_bytes(0, np.arange(p.sequences) + 1, INT32_BYTES).sum()
+    combine += features.sink_bytes(p, p.sequences * sequence_rows)
 
     all_rows = np.arange(p.sequences * sequence_rows, dtype=np.int64)
     output_bytes = run_bytes(all_rows * d, d, p.itemsize_bytes).sum() + len(all_rows) * SECTOR_BYTES
-    return Traffic(int(p.kv_heads * per_head.sum() + Q.sum() + combine), int(written.sum() + output_bytes))
+    return Traffic(int(p.kv_heads * per_head.sum() + Q.sum() + slopes + combine), int(written.sum() + output_bytes))
 
 
 def tiles(problem: PagedProblem) -> list[dict[str, int]]:
@@ -147,8 +165,8 @@ def _split(problem: PagedProblem, tile: Mapping[str, int] | None) -> int:
 
 
 def _splits(problem: PagedProblem, split: int) -> list[int]:
-    """How many splits each sequence has."""
-    return [blocks(length, split) for length in problem.lengths]
+    """How many splits each sequence has: those before its window are left out."""
+    return [int(blocks(length, split)) - problem.first_seen(length) // split for length in problem.lengths]
 
 
 def supports(problem: PagedProblem) -> str | None:
@@ -175,7 +193,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
-            takes=("causal",),
+            takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
             numerics=NUMERICS,
         )
     )

@@ -81,6 +81,15 @@ class HeadBuild(Build):
     dtype: str
     head_dim: int
 
+    def having(self, features: Sequence[str]) -> HeadBuild:
+        """Return the build with exactly these features."""
+        raise NotImplementedError
+
+    def _fewer(self, features: Sequence[str]) -> Sequence[HeadBuild]:
+        """Builds with fewer than these features: all but one, and so on down to none."""
+        fewer = (itertools.combinations(features, n) for n in range(len(features) - 1, -1, -1))
+        return [self.having(chosen) for some in fewer for chosen in some]
+
     @property
     @override
     def is_usual(self) -> bool:
@@ -163,10 +172,8 @@ class AttentionBuild(HeadBuild):
 
     @property
     @override
-    def with_fewer_features(self) -> Sequence[AttentionBuild]:
-        """Builds with fewer features: all but one, and so on down to none."""
-        fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
-        return [self.having(chosen) for some in fewer for chosen in some]
+    def with_fewer_features(self) -> Sequence[HeadBuild]:
+        return self._fewer(self.features)
 
     @override
     def of_problem(self, problem: Problem) -> AttentionBuild:
@@ -181,8 +188,7 @@ class AttentionBuild(HeadBuild):
     @property
     @override
     def traits(self) -> tuple[str, ...]:
-        company = "alone" if len(self.features) == 1 else "with others"
-        return self.dtype, head_dim_class(self.head_dim), *(f"{name} {company}" for name in self.features)
+        return self.dtype, head_dim_class(self.head_dim), *feature_traits(self.features)
 
     @property
     def plain_problem(self) -> Problem:
@@ -241,6 +247,11 @@ def feature_sets(features: Sequence[str]) -> Sequence[tuple[str, ...]]:
     """
     sizes = (0, len(features), 1, *range(2, len(features)))
     return list(dict.fromkeys(chosen for size in sizes for chosen in itertools.combinations(features, size)))
+
+
+def feature_traits(features: Sequence[str]) -> list[str]:
+    """Each feature, and whether it is alone."""
+    return [f"{name} {'alone' if len(features) == 1 else 'with others'}" for name in features]
 
 
 def head_dim_class(head_dim: int) -> str:

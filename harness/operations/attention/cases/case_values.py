@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -171,7 +172,7 @@ def _largest_prime_below(limit: int) -> int:
     return next((n for n in candidates if all(n % d for d in range(2, math.isqrt(n) + 1))), 1)
 
 
-def term_edits(pick: Pick, problem: Problem) -> tuple[Edit, ...]:
+def term_edits(pick: Pick, problem: Any) -> tuple[Edit, ...]:
     """The edits that score terms make."""
     return tuple(edit for term in problem.terms for edit in term.edits(pick, problem))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.model.contenders.cudnn_contender import CudnnContender
 from harness.model.contenders.torch_contender import Tensors
-from harness.operations.paged_attention.libraries.pages import pool_of_keys, table_of_keys
+from harness.operations.paged_attention.libraries.pages import pool_of_keys, require_plain, table_of_keys
 from harness.operations.paged_attention.problem import PagedProblem
 
 NAME = "cudnn"
@@ -23,6 +23,8 @@ class CudnnPaged(CudnnContender):
     """
 
     def __init__(self, stage: Any) -> None:
+        """Raise `UnsupportedProblem` for what is not passed to it."""
+        require_plain(NAME, stage.problem)
         super().__init__(NAME, stage)
         self._problem: PagedProblem = stage.problem
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.model.contenders.flash_attention_4 import NAME, interface, require_supported
 from harness.model.contenders.torch_contender import Tensors, TorchContender
-from harness.operations.paged_attention.libraries.pages import pool_of_keys, table_of_keys
+from harness.operations.paged_attention.libraries.pages import pool_of_keys, require_plain, table_of_keys
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.support.override import override
 
@@ -21,6 +21,7 @@ class FlashAttention4Paged(TorchContender):
     def __init__(self, stage: Any) -> None:
         """Raise `UnsupportedProblem` for what it does not take."""
         problem: PagedProblem = stage.problem
+        require_plain(NAME, problem)
         require_supported(problem.dtype, problem.head_dim, problem.tau)
         super().__init__(NAME, stage)
         self._problem: PagedProblem = problem

@@ -6,6 +6,14 @@ from typing import Any
 
 from harness.model.contenders.torch_contender import Tensors
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.support.errors import UnsupportedProblem
+
+
+def require_plain(name: str, problem: PagedProblem) -> None:
+    """Raise `UnsupportedProblem` for windows, score terms and sinks, which are not passed to the library."""
+    others = [feature for feature in problem.features if feature != "causal"]
+    if others:
+        raise UnsupportedProblem(name, f"not passed to it: {' and '.join(others)}")
 
 
 def table_of_keys(torch: Any, problem: PagedProblem, given: Tensors) -> Any:
