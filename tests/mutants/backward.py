@@ -53,20 +53,20 @@ MUTANTS = (
     ),
     *in_backward(
         "bwd-fa2", "mask not repeated",
-        ("bool sees = seen.in_run(i, key_of(j));\n            if constexpr (DBiasOfHead",
+        ("bool sees = seen.sees(i, key_of(j));\n            if constexpr (DBiasOfHead",
          "bool sees = true;\n            if constexpr (DBiasOfHead"),
-        ("sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]\n                if IS_BIASED:\n"
+        ("sees = sees_in_tile(seen, i, key_of(j))\n                if IS_BIASED:\n"
          "                    sees = sees and row_of(i) < seeing.keys",
          "sees = True\n                if IS_BIASED:\n                    sees = sees and row_of(i) < seeing.keys"),
-        (("if (seen.first_by_all == 0 && seen.end_by_all == rows) {", "if (true) {"),
-         ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows", "all_seen = True")),
+        (("if (seen.first_by_all == 0 && seen.end_by_all == rows && !seen.pairs.hides_some()) {", "if (true) {"),
+         ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows and", "all_seen = True and")),
     ),
     *in_backward(
         "bwd-fa2", "dS from P that is not masked",
         ("sees ? p * (dp - delta_j) : 0.0f", "__expf(tau * S[i][j] - lse_j) * (dp - delta_j)"),
         ("p * (dp - delta_j) if sees else ZERO", "libdevice.fast_expf(tau * S[i, j] - lse_j) * (dp - delta_j)"),
-        (("if (seen.first_by_all == 0 && seen.end_by_all == rows) {", "if (true) {"),
-         ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows", "all_seen = True")),
+        (("if (seen.first_by_all == 0 && seen.end_by_all == rows && !seen.pairs.hides_some()) {", "if (true) {"),
+         ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows and", "all_seen = True and")),
     ),
     *planted(
         "bwd-fa2", "window before and after mixed up", "_features/__init__.py", "_features/__init__.py",
@@ -99,8 +99,10 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2-ordered", "last tile of keys left out of dQ",
-        ("first_key < seen.end_key; first_key += BC", "first_key + BC <= seen.end_key; first_key += BC"),
-        ("// BC * BC, seen.end_key, BC)", "// BC * BC, seen.end_key - BC + 1, BC)"),
+        ("order.of_block(block, seen.first_key, seen.end_key,",
+         "order.of_block(block, seen.first_key, seen.end_key - BC + 1,"),
+        ("tiles_of_block(order, block, seen.first_key, seen.end_key,",
+         "tiles_of_block(order, block, seen.first_key, seen.end_key - BC + 1,"),
     ),
     *in_kernel(
         "bwd-fa2", "dQ not zeroed",
@@ -111,8 +113,8 @@ MUTANTS = (
         "bwd-fa2", "dQ added without atomics",
         ("atomicAdd(&dQ[(first_q + first_row) * D + e], dO_tile[place(e)]);",
          "dQ[(first_q + first_row) * D + e] += dO_tile[place(e)];"),
-        ("cuda.atomic.add(dQ_head, (first_row + e // D, e % D), dO_tile[e // D, e % D])",
-         "dQ_head[first_row + e // D, e % D] += dO_tile[e // D, e % D]"),
+        ("cuda.atomic.add(dQ_head, (row_in_head + e // D, e % D), dO_tile[e // D, e % D])",
+         "dQ_head[row_in_head + e // D, e % D] += dO_tile[e // D, e % D]"),
         sanitize=True,
     ),
     *in_kernel(
@@ -127,10 +129,10 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2-ordered", "no barrier before the next rows are loaded",
-        ("            const int rows = min(ROWS, q_len - first_row);\n            __syncthreads();\n",
-         "            const int rows = min(ROWS, q_len - first_row);\n"),
-        ("                rows = min(ROWS, q_len - first_row)\n                cuda.syncthreads()\n",
-         "                rows = min(ROWS, q_len - first_row)\n"),
+        ("no thread reads the last ones any more.\n            __syncthreads();\n",
+         "no thread reads the last ones any more.\n"),
+        ("(ROWS, own_rows - first_row), row_in_Q(own, first_row)\n                cuda.syncthreads()\n",
+         "(ROWS, own_rows - first_row), row_in_Q(own, first_row)\n"),
         sanitize=True,
     ),
     *in_kernel(

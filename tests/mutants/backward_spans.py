@@ -45,8 +45,8 @@ _READING = (
     *in_plan(
         "bwd-fa2-ordered",
         "runs of rows where those of keys belong",
-        "arguments((features.mirrored_limits(p), scores))",
-        "arguments((features.limits(p), scores))",
+        "(features.mirrored_limits(p), tile_order(p, tile, mirrored=True), scores,",
+        "(features.limits(p), tile_order(p, tile, mirrored=True), scores,",
     ),
     *in_plan(
         "bwd-three-pass",

@@ -69,8 +69,8 @@ _SCORES = (
     ),
     *in_kernel(
         "bwd-fa2", "slope of the key/value head",
-        ("scores.of_head(head, q_len", "scores.of_head(blockIdx.x, q_len"),
-        ("score_of_head(scores, head, q_len", "score_of_head(scores, kv_head, q_len"),
+        ("scores.of_head(head, own_rows", "scores.of_head(blockIdx.x, own_rows"),
+        ("score_of_head(scores, head, own_rows", "score_of_head(scores, kv_head, own_rows"),
     ),
     *in_backward(
         "bwd-fa2-ordered", "score terms lost where P is computed once more",

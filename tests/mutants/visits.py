@@ -145,13 +145,13 @@ MUTANTS = (
     ),
     *_in_order(
         "every row noted as the first",
-        ("block.first_row + min(row, block.rows - 1)", "block.first_row"),
-        ("tiles.block.first_row + min(row, tiles.block.rows - 1)", "tiles.block.first_row"),
+        ("first_row + min(row, last_row)", "first_row"),
+        ("first_row + min(row, last_row)", "first_row"),
     ),
     *_in_order(
         "keys of a tile noted as its first 32",
-        ("min(32 * w + lane, keys - 1)", "min(lane, keys - 1)"),
-        ("min(32 * w + lane, keys - 1)", "min(lane, keys - 1)"),
+        ("min(32 * w + lane, last_key)", "min(lane, last_key)"),
+        ("min(32 * w + lane, last_key)", "min(lane, last_key)"),
     ),
     *_in_order(
         "bits of the first 32 keys for all",
@@ -207,7 +207,7 @@ MUTANTS = (
     in_cuda_of_mma("mixed tile not masked", "if (!pairs.hides_some()) return;", "return;", _SEEN_BY_MMA),
     in_cuda_of_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),
     in_cuda_of_mma(
-        "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTED_BY_MMA
+        "keys of a tile noted as its first 32", "min(32 * w + lane, last_key)", "min(lane, last_key)", _NOTED_BY_MMA
     ),
     in_cuda_of_mma(
         "columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA

@@ -12,6 +12,7 @@ row of the operation.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,6 +216,12 @@ def sequences(problem: Problem) -> Feature:
     return Feature("Sequences", "Varlen", (CU_SEQLENS_Q, CU_SEQLENS_K), files)
 
 
+def mirrored_sequences(problem: Problem) -> Feature:
+    """Return where the keys and rows of a sequence begin, for kernels in which a block owns keys."""
+    feature = sequences(problem)
+    return dataclasses.replace(feature, argument=feature.argument[::-1])
+
+
 def sequence_extents(problem: Problem) -> tuple[int, int]:
     """Return (sequences, rows of the longest one), which a grid has blocks for: the batch and q_len, or of varlen."""
     if problem.sequences is None:
@@ -222,10 +229,18 @@ def sequence_extents(problem: Problem) -> tuple[int, int]:
     return problem.sequences.sequence_count, problem.sequences.longest
 
 
+def mirrored_sequence_extents(problem: Problem) -> tuple[int, int]:
+    """Return (sequences, keys of the one that has the most), for kernels in which a block owns keys."""
+    if problem.sequences is None:
+        return problem.batch, problem.kv_len
+    return problem.sequences.sequence_count, max(problem.sequences.kv_lengths)
+
+
 def start_bytes(problem: Problem, warps: int, blocks: int, blocks_with_rows: int) -> int:
     """Return bytes of reading where sequences begin, at the `sectors` level; 0 if all are equally long.
 
-    Each warp of `blocks` reads where the rows begin and end; those of `blocks_with_rows`, where the keys do, too.
+    Each warp of `blocks` reads where the rows begin and end; those of `blocks_with_rows`, where the keys do, too. In
+    kernels in which a block owns keys, rows and keys are exchanged.
     """
     return SECTOR_BYTES * warps * 2 * (blocks + blocks_with_rows) if has_varlen(problem) else 0
 

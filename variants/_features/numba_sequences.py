@@ -1,7 +1,8 @@
 """Sequences: where a block's sequence begins, and how many rows and keys it has. The CUDA twin is sequences.cuh.
 
 A kernel's parameter `sequences` is a tuple: empty if all sequences are equally long, and else two arrays,
-`cu_seqlens_q` and `cu_seqlens_k`.
+`cu_seqlens_q` and `cu_seqlens_k`. Kernels in which a block owns keys get these in the other order, and exchange the
+roles of rows and keys, of q_len and kv_len.
 """
 
 from __future__ import annotations

@@ -38,6 +38,21 @@ class NumbaRule(NamedTuple):
     """Loads these values."""
     sees: Any
     """Returns whether a row sees that key."""
+    owns_keys: bool = False
+    """Whether a block owns keys and visits tiles of rows. A tile is then looked at the other way round; the other
+    functions get keys and rows of the mask all the same."""
+
+
+@functools.cache
+def mirrored_rule(rule: NumbaRule, own_keys: int) -> NumbaRule:
+    """Return the rule for blocks that own so many keys and visit tiles of rows."""
+    look_at_pairs = rule.look_at_tile
+
+    @cuda.jit(device=True, forceinline=True)
+    def look_at_tile(rule, head, tile, first_key, keys, first_row, rows):
+        return look_at_pairs(rule, head, first_key // own_keys, first_row, rows, first_key, keys)
+
+    return rule._replace(look_at_tile=look_at_tile, owns_keys=True)
 
 
 class RunTile(NamedTuple):
@@ -134,7 +149,10 @@ def _listed_tiles(rows: int, keys: int, threads: int, rule: NumbaRule) -> dict[s
     Of a tile that rows see in part, the block computes which row sees which key, a bit each, into shared memory.
     """
     BC, KNOWN, get_to_know, rule_sees = keys, rule.KNOWN, rule.get_to_know, rule.sees
-    WORDS, ROOM = -(-keys // 32), -(-rows // 16) * 16
+    OWNS_KEYS = rule.owns_keys
+    # A bit for each of the mask's rows and keys, whichever of them the block owns.
+    of_rows, of_keys = (keys, rows) if OWNS_KEYS else (rows, keys)
+    WORDS, ROOM = -(-of_keys // 32), -(-of_rows // 16) * 16
     SHARE = ROOM * 32 // threads
 
     @cuda.jit(device=True, forceinline=True)
@@ -169,11 +187,14 @@ def _listed_tiles(rows: int, keys: int, threads: int, rule: NumbaRule) -> dict[s
         t = thread_of_block() & MASK
         warp, lane = t // 32, t % 32
         of = cuda.local.array((WORDS, KNOWN), int32)
+        first_row, last_row, first_key, last_key = tiles.block.first_row, tiles.block.rows - 1, tile.first_key, keys - 1
+        if OWNS_KEYS:
+            first_row, last_row, first_key, last_key = first_key, last_key, first_row, last_row
         for w in range(WORDS):
-            get_to_know(of[w], tiles.rule, tiles.rule_head, tile.first_key + min(32 * w + lane, keys - 1))
+            get_to_know(of[w], tiles.rule, tiles.rule_head, first_key + min(32 * w + lane, last_key))
         for row in range(warp * SHARE, warp * SHARE + SHARE):
             for w in range(WORDS):
-                row_of_head = tiles.block.first_row + min(row, tiles.block.rows - 1)
+                row_of_head = first_row + min(row, last_row)
                 seen = cuda.ballot_sync(ALL_LANES, rule_sees(of[w], tiles.rule, tiles.rule_head, row_of_head))
                 if lane == 0:
                     bits[row & MASK, w] = seen
@@ -192,7 +213,10 @@ def _listed_tiles(rows: int, keys: int, threads: int, rule: NumbaRule) -> dict[s
         return pairs.mixed
 
     @cuda.jit(device=True, forceinline=True)
-    def sees(pairs, row, key):
+    def sees(pairs, owned, visited):
+        row, key = owned, visited
+        if OWNS_KEYS:
+            row, key = visited, owned
         return (pairs.bits[row & MASK, (key >> 5) & MASK] >> uint32(key & 31)) & uint32(1) != 0
 
     return {

@@ -6,6 +6,9 @@
 //
 // Limits and scores count rows and keys from the beginning of the sequence: they get own.q_len and own.kv_len. Addresses take
 // own.batch, or own.number(head_index, head) of a head, and own.row(first_row) and own.key(first_key).
+//
+// Kernels in which a block owns keys ask the same in the other direction, as of limits: the plan then passes cu_seqlens_k first,
+// and the kernel exchanges the roles of rows and keys, of q_len and kv_len.
 
 // A batch of sequences that are equally long.
 struct OneLength {

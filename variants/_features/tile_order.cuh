@@ -10,6 +10,8 @@
 //         if (pairs.hides_some()) pairs.sees(row, key)             // of the block and of the tile
 //     }
 //
+// In a block that owns keys, rows and keys are exchanged, as in its limits, and the rule is Mirrored.
+//
 // Compile-time parameters: BR and BC (rows and keys per tile).
 
 // All tiles with a key that some row sees, where what a row sees is a run of keys.
@@ -37,6 +39,24 @@ struct AllTiles {
     }
 };
 
+// The rule of a mask for blocks that own BR keys and visit tiles of rows. A tile is looked at the other way round; `key` and
+// `sees` are the mask's own, of its keys and its rows.
+template <class Rule> struct Mirrored : Rule {
+    struct OfHead : Rule::OfHead {
+        __device__ __forceinline__ void look_at_tile(bool &any, bool &all, int /*tile*/, int first_key, int keys, int first_row,
+                                                     int rows) const
+        {
+            Rule::OfHead::look_at_tile(any, all, first_key / BR, first_row, rows, first_key, keys);
+        }
+    };
+    __device__ __forceinline__ OfHead of_head(int head, int kv_len, int q_len) const
+    {
+        return {Rule::of_head(head, q_len, kv_len)};
+    }
+};
+template <class Rule> constexpr bool is_mirrored = false;
+template <class Rule> constexpr bool is_mirrored<Mirrored<Rule>> = true;
+
 // Masks under which what a row sees is no run of keys. Which tiles each block visits is listed ahead, by list_visits.cu. Of a
 // tile that rows see in part, the block computes which row sees which key, a bit each, into shared memory.
 //
@@ -53,14 +73,21 @@ template <class Rule> struct ListedTiles {
         __device__ __forceinline__ bool is_mixed() const { return entry % 2 != 0; }
     };
 
-    static constexpr int WORDS = (BC + 31) / 32, ROOM = (BR + 15) / 16 * 16;
+    // A bit for each of the mask's rows and keys, whichever of them the block owns.
+    static constexpr bool OWNS_KEYS = is_mirrored<Rule>;
+    static constexpr int ROWS = OWNS_KEYS ? BC : BR, KEYS = OWNS_KEYS ? BR : BC;
+    static constexpr int WORDS = (KEYS + 31) / 32, ROOM = (ROWS + 15) / 16 * 16;
     typedef unsigned Bits[ROOM][WORDS];
 
     struct Pairs {
         const Bits *bits;
         bool mixed;
         __device__ __forceinline__ bool hides_some() const { return mixed; }
-        __device__ __forceinline__ bool sees(int row, int key) const { return (*bits)[row][key / 32] >> key % 32 & 1; }
+        __device__ __forceinline__ bool sees(int owned, int visited) const
+        {
+            const int row = OWNS_KEYS ? visited : owned, key = OWNS_KEYS ? owned : visited;
+            return (*bits)[row][key / 32] >> key % 32 & 1;
+        }
     };
 
     struct OfBlock {
@@ -79,7 +106,7 @@ template <class Rule> struct ListedTiles {
         __device__ __forceinline__ Tile after(const Tile &tile) const { return at(tile.index + 1); }
 
         // Which of the tile's `keys` keys each row sees, if rows see different ones: a key per lane. Rows after the last
-        // repeat the last.
+        // repeat the last. (Of a block that owns keys: which of them each of the tile's `keys` rows sees.)
         template <int THREADS> __device__ __forceinline__ Pairs pairs(const Tile &tile, int keys) const
         {
             __shared__ Bits bits;
@@ -94,13 +121,15 @@ template <class Rule> struct ListedTiles {
         template <int SHARE>
         __device__ __forceinline__ void compute_bits(Bits &bits, const Tile &tile, int keys, int t) const
         {
+            const int first_key = OWNS_KEYS ? block.first_row : tile.first_key, last_key = (OWNS_KEYS ? block.rows : keys) - 1;
+            const int first_row = OWNS_KEYS ? tile.first_key : block.first_row, last_row = (OWNS_KEYS ? keys : block.rows) - 1;
             const int lane = t % 32;
             typename Rule::Key of[WORDS];
 #pragma unroll
-            for (int w = 0; w < WORDS; ++w) of[w] = rule.key(tile.first_key + min(32 * w + lane, keys - 1));
+            for (int w = 0; w < WORDS; ++w) of[w] = rule.key(first_key + min(32 * w + lane, last_key));
 #pragma unroll 1
             for (int row = t / 32 * SHARE; row < t / 32 * SHARE + SHARE; ++row) {
-                const int own_row = block.first_row + min(row, block.rows - 1);
+                const int own_row = first_row + min(row, last_row);
                 unsigned seen[WORDS];
 #pragma unroll
                 for (int w = 0; w < WORDS; ++w) seen[w] = __ballot_sync(0xffffffff, rule.sees(own_row, of[w]));

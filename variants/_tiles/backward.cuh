@@ -15,10 +15,11 @@ template <class Run> struct RowsSeeing {
     int start_row, end_row;  // some row sees a key: tiles of rows from start_row to end_row - 1
     __device__ __forceinline__ bool exist() const { return start_row < end_row; }
 
-    // Which of a tile's `rows` rows see each of this thread's keys.
-    __device__ __forceinline__ auto in_tile(int first_row, int rows) const
+    // Which of a tile's `rows` rows see each of this thread's keys. `pairs`: of listed tiles, which are mirrored, too.
+    template <class Pairs = AllTiles::Pairs>
+    __device__ __forceinline__ auto in_tile(int first_row, int rows, const Pairs &pairs = {}) const
     {
-        return seen_in_tile(mirrored, first_key, first_row, rows);
+        return seen_in_tile(mirrored, pairs, first_key, first_row, rows);
     }
 };
 
@@ -32,11 +33,17 @@ __device__ __forceinline__ auto rows_seeing(const MirroredLimits &limits, const 
                                               first_row < end_row ? end_row : 0};
 }
 
-// The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
-__device__ __forceinline__ RowBlock own_keys_across(int kv_len)
+// The sequence of a block that owns keys, and the keys that it owns, of a head of K and V. The grid is (heads, blocks of a head,
+// sequences). `mirrored`: of Sequences, as of the limits, rows are keys, and keys are rows.
+template <class MirroredSequences>
+__device__ __forceinline__ auto own_sequence_across(const MirroredSequences &mirrored, int q_len, int kv_len)
 {
-    const int first_key = blockIdx.y * KEYS, keys = min(KEYS, kv_len - first_key);
-    return {(int)blockIdx.z, (int)blockIdx.x, (int)blockIdx.y, (int)gridDim.y, first_key, keys};
+    return mirrored.at(blockIdx.z, blockIdx.y * KEYS, kv_len, q_len);
+}
+template <class Own> __device__ __forceinline__ RowBlock own_keys_across(const Own &own)
+{
+    const int first_key = blockIdx.y * KEYS, keys = min(KEYS, own.q_len - first_key);
+    return {(int)own.batch, (int)blockIdx.x, (int)blockIdx.y, (int)gridDim.y, first_key, keys};
 }
 
 // The first `rows` rows of X = 0.
@@ -105,14 +112,16 @@ __device__ __forceinline__ void load_statistics(float *lse_tile, float *delta_ti
 // `tau`: divided by the cap, if there is one. `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else
 // multiplied by `factor`; P_tile gets the weights that are kept, and dV_j is multiplied by the factor later. A bias of
 // -infinity hides a key, even from a row that sees no other one, whose L_i is -infinity. `dbias` adds dS to the bias's gradient.
-template <class Run, class Score, class Drawn, class DBiasOfHead>
+// `pairs`: as for RowsSeeing::in_tile.
+template <class Run, class Score, class Drawn, class DBiasOfHead, class Pairs = AllTiles::Pairs>
 __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_tile, const float *K_tile,
                                                       const float *V_tile, const float *Q_tile, const float *dO_tile,
                                                       const float *lse_tile, const float *delta_tile, float tau,
                                                       const RowsSeeing<Run> &seeing, const Score &score, const Drawn &drawn,
-                                                      float factor, const DBiasOfHead &dbias, int first_row, int rows)
+                                                      float factor, const DBiasOfHead &dbias, int first_row, int rows,
+                                                      const Pairs &pairs = {})
 {
-    const auto seen = seeing.in_tile(first_row, rows);
+    const auto seen = seeing.in_tile(first_row, rows, pairs);
     float S[TM][TN], dP[TM][TN];
     multiply_Q_Kt(S, K_tile, Q_tile);
     multiply_Q_Kt(dP, V_tile, dO_tile);
@@ -123,7 +132,7 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
         const auto kept = drawn.template kept<(KEYS + 7) / 8>(first_row + key_of(j), seeing.first_key, thread_row() % 8);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            bool sees = seen.in_run(i, key_of(j));
+            bool sees = seen.sees(i, key_of(j));
             if constexpr (DBiasOfHead::IS_BIASED) sees = sees && row_of(i) < seeing.keys;
             const Scored s = !DBiasOfHead::IS_BIASED || sees
                                  ? score.with_derivative(tau * S[i][j], first_row + key_of(j), seeing.first_key + row_of(i))
@@ -141,9 +150,9 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
 }
 
 // dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
-template <bool ALL_SEEN, class Run>
+template <bool ALL_SEEN, class Run, class Pairs>
 __device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, const Run &run,
-                                         int first_key, int keys, int first_row)
+                                         const Pairs &pairs, int first_key, int keys, int first_row)
 {
 #pragma unroll(ALL_SEEN ? 4 : 1)
     for (int k = 0; k < keys; ++k) {
@@ -154,7 +163,8 @@ __device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_ti
         const int end = ALL_SEEN ? 0 : run.end(first_key + k) - first_row;
 #pragma unroll
         for (int i = 0; i < TQ; ++i) {
-            const bool sees = ALL_SEEN || (first <= row_of(i) && row_of(i) < end);
+            bool sees = ALL_SEEN || (first <= row_of(i) && row_of(i) < end);
+            if (!ALL_SEEN && pairs.hides_some()) sees = sees && pairs.sees(k, row_of(i));
             const float ds = dS_tile[k * LP + min(row_of(i), ROWS - 1)];
 #pragma unroll
             for (int j = 0; j < TD; ++j) dQ[i][j] = sees ? dQ[i][j] + ds * key[j] : dQ[i][j];
@@ -172,10 +182,10 @@ __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *
     for (int i = 0; i < TQ; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) dQ[i][j] = 0.0f;
-    if (seen.first_by_all == 0 && seen.end_by_all == rows) {
-        add_dS_K<true>(dQ, dS_tile, K_tile, seeing.mirrored.run, seeing.first_key, keys, first_row);
+    if (seen.first_by_all == 0 && seen.end_by_all == rows && !seen.pairs.hides_some()) {
+        add_dS_K<true>(dQ, dS_tile, K_tile, seeing.mirrored.run, seen.pairs, seeing.first_key, keys, first_row);
     } else {
-        add_dS_K<false>(dQ, dS_tile, K_tile, seeing.mirrored.run, seeing.first_key, keys, first_row);
+        add_dS_K<false>(dQ, dS_tile, K_tile, seeing.mirrored.run, seen.pairs, seeing.first_key, keys, first_row);
     }
 }
 
@@ -215,7 +225,7 @@ __device__ __forceinline__ void row_gradients(float (&S)[TM][TN], float (&dP)[TM
         const float lse_i = lse_tile[tile_row(i)], delta_i = delta_tile[tile_row(i)];
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
-            bool sees = seen.in_run(i, key_of(j));
+            bool sees = seen.sees(i, key_of(j));
             if constexpr (DBias::IS_BIASED) sees = sees && row_of(i) < rows;
             const Scored s = !DBias::IS_BIASED || sees
                                  ? score.with_derivative(tau * S[i][j], first_row + row_of(i), first_key + key_of(j))

@@ -6,18 +6,21 @@ way round, see backward.cuh.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
-from variants._features import SPAN_FEATURES, factor, term_bytes
+from variants._features import SPAN_FEATURES, factor, mirrored_sequence_extents, start_bytes, term_bytes
 from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
 from variants._tiles.registration import Kernels, register_languages
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import Integers
 from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
+from variants._tiles.visits import Visits
 
 NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", tanh="accurate", sums="nearest")
 """Numerics of algorithms that round only their outputs to 16 bits."""
@@ -74,12 +77,50 @@ def key_grid(problem: Problem, tile: Tile) -> tuple[int, int, int]:
 
 
 def key_grid_across(problem: Problem, tile: Tile) -> tuple[int, int, int]:
-    """The grid of a kernel with a block per tile of keys, heads along x: the first keys of all heads start first."""
-    return problem.kv_heads_count, blocks(problem.kv_len, tile.Bc), problem.batch
+    """The grid of a kernel with a block per tile of keys, heads along x: the first keys of all heads start first.
+
+    With unpadded sequences, it has blocks for the one with the most keys; the others do without some.
+    """
+    sequences, keys = mirrored_sequence_extents(problem)
+    return problem.kv_heads_count, blocks(keys, tile.Bc), sequences
 
 
 class BackwardSchedule(Schedule):
     """The bytes of the backward pass's tiles; sums over batch and heads."""
+
+    @functools.cached_property
+    def visited(self) -> npt.NDArray[np.bool_]:
+        """(S, T_r, T_c): which rows and keys meet, in blocks that own either of them."""
+        visited: npt.NDArray[np.bool_] = Visits(self).visited[:, 0]
+        return visited
+
+    @property
+    def visits(self) -> Integers:
+        """(S, T_r): J_i, how many tiles of keys row block i meets."""
+        return super().visits if self.problem.mask.is_run else self.visited.sum(axis=2)
+
+    @property
+    def key_visits(self) -> Integers:
+        """(S, T_c): how many row blocks of one query head tile j of keys meets."""
+        return super().key_visits if self.problem.mask.is_run else self.visited.sum(axis=1)
+
+    @property
+    def lists_of_keys_traffic(self) -> tuple[int, int]:
+        """Bytes read and written because tiles of rows are listed for blocks that own keys; 0 where rows see runs.
+
+        A block reads how many there are and the first one, and each other one once per query head.
+        """
+        p, visits = self.problem, self.key_visits
+        alike = p.batch * p.kv_heads_count // len(visits)
+        reads = alike * int(np.where(visits > 0, 2 + p.group * (visits - 1), 1).sum())
+        return Visits(self, mirrored=True).mask_traffic(WARPS, reads)
+
+    @property
+    def lists_of_rows_traffic(self) -> tuple[int, int]:
+        """Bytes read and written because tiles of keys are listed for blocks that own rows; 0 where rows see runs."""
+        p = self.problem
+        alike = p.batch * p.heads // len(self.visits)
+        return Visits(self).mask_traffic(WARPS, self.owners + alike * int(self.visits.sum()))
 
     @property
     def Q_bytes(self) -> Integers:
@@ -116,9 +157,23 @@ class BackwardSchedule(Schedule):
 
     @property
     def term_bytes(self) -> int:
-        """Bytes of score terms' inputs with an element per head, read by blocks of keys that some row sees."""
-        blocks_with_rows = int((self.key_visits > 0).sum()) * self.problem.batch // len(self.key_visits)
-        return term_bytes(self.problem, WARPS * blocks_with_rows * self.problem.heads)
+        """Bytes of score terms' inputs with an element per head, read by all blocks that own keys."""
+        return term_bytes(self.problem, WARPS * len(self.first_keys) * self.problem.batch * self.problem.heads)
+
+
+def backward_schedules(problem: Problem, tile: Sizes) -> tuple[BackwardSchedule, ...]:
+    """Return the tiles of each unpadded sequence; of the whole problem if it has no such sequences."""
+    if problem.sequences is None:
+        return (BackwardSchedule(problem, tile),)
+    return tuple(BackwardSchedule(problem, tile, number) for number in range(problem.sequences.sequence_count))
+
+
+def mirrored_start_bytes(schedules: Sequence[BackwardSchedule]) -> int:
+    """Return bytes of reading where sequences begin by the blocks of `key_grid_across`; 0 if all are equally long."""
+    p, tile = schedules[0].problem, schedules[0].tile
+    sequences, keys = mirrored_sequence_extents(p)
+    with_keys = p.kv_heads_count * sum(len(schedule.first_keys) for schedule in schedules)
+    return start_bytes(p, WARPS, p.kv_heads_count * sequences * blocks(keys, tile.Bc), with_keys)
 
 
 class Claims(NamedTuple):

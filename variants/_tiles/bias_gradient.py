@@ -98,8 +98,8 @@ def _of_all(schedule: BackwardSchedule, sectors_of_tile: Callable[..., int]) -> 
     sectors = 0
     for sequence, row_block in np.ndindex(schedule.first_tiles.shape):
         first_row = int(schedule.first_rows[row_block])
-        for j in range(schedule.first_tiles[sequence, row_block], schedule.end_tiles[sequence, row_block]):
-            pairs = Pairs.of(schedule, sequence, first_row, j * tile.Bc)
+        for j in np.flatnonzero(schedule.visited[sequence, row_block]):
+            pairs = Pairs.of(schedule, sequence, first_row, int(j) * tile.Bc)
             sectors += alike * sum(int(n) * sectors_of_tile(p, pairs, int(start)) for start, n in zip(starts, heads))
     return SECTOR_BYTES * sectors
 
@@ -123,6 +123,8 @@ class Pairs(NamedTuple):
         has_key, has_row = keys < min(first_key + tile.Bc, p.kv_len), rows < min(first_row + tile.Br, p.q_len)
         first, end = (each[sequence][np.minimum(rows, p.q_len - 1)] for each in p.spans)
         seen = has_row & has_key[:, None] & (first <= keys[:, None]) & (keys[:, None] < end)
+        if not p.mask.is_run:
+            seen &= p.seen(sequence)[np.ix_(np.minimum(rows, p.q_len - 1), np.minimum(keys, p.kv_len - 1))].T
         return cls(rows, keys, has_row, has_key, seen)
 
     def elements(self, problem: Problem, start: int) -> Integers:

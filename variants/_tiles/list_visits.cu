@@ -1,6 +1,6 @@
 // Which tiles of keys each block of rows visits under a mask that is no run of keys: those of which some row sees a key, as
 // FlexAttention lists them (Dong et al. 2024, arXiv 2412.05496). _features/limits.cuh and a mask's rule, as `Rule`, are put
-// before this text. The Numba twin is in numba_visits.py.
+// before this text; of blocks that own keys and visit rows both are mirrored. The Numba twin is in numba_visits.py.
 //
 // Compile-time parameters: BR and BC (rows and keys per tile).
 
@@ -17,8 +17,9 @@ extern "C" __global__ __launch_bounds__(32 * WARPS) void list_visits(int *__rest
     const int thread = threadIdx.y * blockDim.x + threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int first_row = blockIdx.x * BR, rows = min(BR, q_len - first_row);
     const auto run = limits.of_sequence(blockIdx.z, q_len, kv_len);
-    const int first_tile = run.first(first_row) / BC;
-    const int end_tile = (run.end(first_row + rows - 1) + BC - 1) / BC;
+    const int first_key_seen = run.first(first_row), end_key_seen = run.end(first_row + rows - 1);
+    const int first_tile = first_key_seen / BC;
+    const int end_tile = first_key_seen < end_key_seen ? (end_key_seen + BC - 1) / BC : 0;
     const size_t number = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     int *const list = visits + number * (1 + (kv_len + BC - 1) / BC);
 

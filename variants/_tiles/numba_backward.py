@@ -71,6 +71,7 @@ def numba_backward(
     """
     D, KEYS, ROWS = head_dim, tile.Br, tile.Bc
     tiles, dropout = numba_tiles(head_dim, tile, features), numba_dropout(features.dropout.DROPS, -(-KEYS // 8))
+    sequence_at, hides_some, pair_seen = features.sequences.at, features.order.hides_some, features.order.sees
     first_of, end_of, limits_of_block = features.limits.first, features.limits.end, features.limits.of_block
     load_tile, store_tile = copies(D, dtype)
     _, _, narrow = conversions(dtype)
@@ -92,17 +93,30 @@ def numba_backward(
         start_row, end_row = first_row // ROWS * ROWS, end_row if first_row < end_row else 0
         return RowsSeeing(mirrored, block.first_row, block.rows, start_row, end_row)
 
-    # Which of a tile's `rows` rows see each of this thread's keys.
+    # Which of a tile's `rows` rows see each of this thread's keys. `pairs`: of listed tiles, which are mirrored, too.
     @cuda.jit(device=True, forceinline=True)
-    def in_tile(bounds, seeing, first_row, rows):
-        return seen_in_tile(bounds, seeing.mirrored, (), seeing.first_key, first_row, rows)
+    def in_tile(bounds, seeing, pairs, first_row, rows):
+        return seen_in_tile(bounds, seeing.mirrored, pairs, seeing.first_key, first_row, rows)
 
-    # The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
+    # Whether row or key i of this thread, in a block that owns rows or keys, sees the other one.
     @cuda.jit(device=True, forceinline=True)
-    def own_keys_across(kv_len):
+    def sees_in_tile(seen, i, other):
+        sees = seen.first[i] <= other and other < seen.end[i]
+        if hides_some(seen.pairs):
+            sees = sees and pair_seen(seen.pairs, row_of(i), other)
+        return sees
+
+    # The sequence of a block that owns keys, and the keys that it owns, of a head of K and V. The grid is (heads,
+    # blocks of a head, sequences). `mirrored`: of sequences, as of the limits, rows are keys, and keys are rows.
+    @cuda.jit(device=True, forceinline=True)
+    def own_sequence_across(mirrored, q_len, kv_len):
+        return sequence_at(mirrored, batch_index(), key_block_across() * KEYS, kv_len, q_len)
+
+    @cuda.jit(device=True, forceinline=True)
+    def own_keys_across(own):
         first_key = key_block_across() * KEYS
-        keys = min(KEYS, kv_len - first_key)
-        return RowBlock(batch_index(), head_across(), key_block_across(), cuda.gridDim.y & MASK, first_key, keys)
+        keys = min(KEYS, own.q_len - first_key)
+        return RowBlock(own.batch, head_across(), key_block_across(), cuda.gridDim.y & MASK, first_key, keys)
 
     # `rows` rows of X, from first_row on, = 0.
     @cuda.jit(device=True, forceinline=True)
@@ -157,16 +171,16 @@ def numba_backward(
     # `tau`: divided by the cap, if there is one. `rows`: of the tile. Under dropout dP is 0 if the weight is dropped,
     # and else multiplied by `factor`; P_tile gets the weights that are kept, and dV_j is multiplied by the factor
     # later. A bias of -infinity hides a key, even from a row that sees no other one, whose L_i is -infinity. `dbias`
-    # adds dS to the bias's gradient.
+    # adds dS to the bias's gradient. `pairs`: as for `in_tile`.
     @cuda.jit(device=True, forceinline=True)
     def weights_and_gradients(
-        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, score, drawn,
+        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, pairs, score, drawn,
         factor, dbias, first_row, rows,
     ):  # fmt: skip
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
         bounds = cuda.local.array((2, TM), int32)
-        seen = in_tile(bounds, seeing, first_row, rows)
+        seen = in_tile(bounds, seeing, pairs, first_row, rows)
         multiply_Q_Kt(S, K_tile, Q_tile)
         multiply_Q_Kt(dP, V_tile, dO_tile)
         for j in range(TN):
@@ -175,7 +189,7 @@ def numba_backward(
             # A thread's keys are TY apart, which is a multiple of 8.
             kept = kept_of(drawn, first_row + key_of(j), seeing.first_key, thread_row() & 7)
             for i in range(TM):
-                sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]
+                sees = sees_in_tile(seen, i, key_of(j))
                 if IS_BIASED:
                     sees = sees and row_of(i) < seeing.keys
                 s, derivative = ZERO, ONE
@@ -197,7 +211,7 @@ def numba_backward(
     @cuda.jit(device=True, forceinline=True)
     def multiply_dS_K(dQ, dS_tile, K_tile, seeing, seen, keys, first_row, rows):
         run, first_key = seeing.mirrored.run, seeing.first_key
-        all_seen = seen.first_by_all == 0 and seen.end_by_all == rows
+        all_seen = seen.first_by_all == 0 and seen.end_by_all == rows and not hides_some(seen.pairs)
         for i in range(TQ):
             for j in range(TD):
                 dQ[i, j] = ZERO
@@ -206,7 +220,10 @@ def numba_backward(
             end = end_of(run, first_key + k) - first_row
             for i in range(TQ):
                 ds = dS_tile[k & MASK, min(row_of(i), ROWS - 1)]
-                if all_seen or (first <= row_of(i) and row_of(i) < end):
+                sees = all_seen or (first <= row_of(i) and row_of(i) < end)
+                if hides_some(seen.pairs):
+                    sees = sees and pair_seen(seen.pairs, k, row_of(i))
+                if sees:
                     for j in range(TD):
                         dQ[i, j] += ds * K_tile[k & MASK, tile_element(j)]
 
@@ -236,7 +253,7 @@ def numba_backward(
             lse_i = lse_tile[tile_row(i)]
             delta_i = delta_tile[tile_row(i)]
             for j in range(TN):
-                sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]
+                sees = sees_in_tile(seen, i, key_of(j))
                 if IS_BIASED:
                     sees = sees and row_of(i) < rows
                 s, derivative = ZERO, ONE
@@ -256,6 +273,7 @@ def numba_backward(
         TQ=TQ,
         rows_seeing=rows_seeing,
         in_tile=in_tile,
+        own_sequence_across=own_sequence_across,
         own_keys_across=own_keys_across,
         zero_rows=zero_rows,
         round_rows=round_rows,

@@ -38,8 +38,9 @@ def list_visits_kernel(tile: Tile, spans: bool, of_rule: NumbaRule) -> Any:
         first_row = block_index() * BR
         rows = min(BR, q_len - first_row)
         run = of_sequence(limits, batch_index(), q_len, kv_len)
-        first_tile = first_seen(run, first_row) // BC
-        end_tile = (end_seen(run, first_row + rows - 1) + BC - 1) // BC
+        first_key, end_key = first_seen(run, first_row), end_seen(run, first_row + rows - 1)
+        first_tile = first_key // BC
+        end_tile = (end_key + BC - 1) // BC if first_key < end_key else 0
         listed = visits[batch_index(), head, block_index()]
 
         count = 0

@@ -74,6 +74,10 @@ template <class Pairs> struct SeenInTile {
     int first[TM], end[TM], first_by_all, end_by_all;
     Pairs pairs;
     __device__ __forceinline__ bool in_run(int i, int key) const { return first[i] <= key && key < end[i]; }
+    __device__ __forceinline__ bool sees(int i, int key) const
+    {
+        return in_run(i, key) && (!pairs.hides_some() || pairs.sees(thread_row() + TY * i, key));
+    }
 };
 
 template <class Run, class Pairs>

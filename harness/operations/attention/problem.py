@@ -72,6 +72,8 @@ class Problem(ScoreFields):
 
     operation: ClassVar[str] = "attention"
     TERMS: ClassVar[tuple[ScoreTerm, ...]] = TERMS
+    VARLEN_LAYOUT: ClassVar[Layout] = Layout(BSHD)
+    """The layout that `varlen` sets unless another one is given."""
 
     v_head_dim: int | None = option(None, "elements per row of V and O", default_text="same as --head-dim")
     """Elements per row of V and O; `head_dim` is that of Q and K. None means as many as `head_dim`, and an equal number
@@ -140,7 +142,8 @@ class Problem(ScoreFields):
             if getattr(self, name) not in (type(self).__dataclass_fields__[name].default, length):
                 raise ProblemError(f"varlen has {length} for {name}, and {name} is {getattr(self, name)}; leave it out")
         mask = parse_mask(self.mask) if isinstance(self.mask, str) else self.mask
-        fields = {**sizes, "mask": mask & part, "layout": Layout(BSHD) if layout.is_dense else layout, "varlen": None}
+        layout = self.VARLEN_LAYOUT if layout.is_dense else layout
+        fields = {**sizes, "mask": mask & part, "layout": layout, "varlen": None}
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 

@@ -82,10 +82,12 @@ def backward(problem: Any) -> BackwardProblem:
 def backward_case(case: Case, regime: str | None = None) -> Case:
     """The gradients of a case of attention, with those of its edits that leave O and lse what they are.
 
-    `regime`: that of the gradients; None: the case's own.
+    A mask that differs between heads becomes that of the first one. `regime`: that of the gradients; None: the case's
+    own.
     """
     edits = tuple(edit for edit in case.edits if edit.array in EDITED)
-    return dataclasses.replace(case, problem=backward(case.problem), edits=edits, regime=regime or case.regime)
+    problem = dataclasses.replace(case.problem, mask=case.problem.mask.of_head(0))
+    return dataclasses.replace(case, problem=backward(problem), edits=edits, regime=regime or case.regime)
 
 
 def own_regimes() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -131,7 +132,11 @@ def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Map
         raise UsageError(f"lse has shape {shapes['lse']}; one number for each row of Q would be {shapes['Q'][:3]}")
     forward = FORWARD.problem_of_arrays
     assert forward is not None
-    return backward(forward(arrays, dtype, fields))
+    problem = forward(arrays, dtype, fields)
+    layout = BackwardProblem.VARLEN_LAYOUT
+    if fields.get("varlen") is not None and fields.get("layout", layout) == layout:
+        problem = dataclasses.replace(problem, layout=layout)
+    return backward(problem)
 
 
 OPERATION = Operation(

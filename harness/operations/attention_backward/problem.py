@@ -30,11 +30,10 @@ class BackwardProblem(Problem):
     """
 
     operation: ClassVar[str] = "attention-backward"
+    VARLEN_LAYOUT = Problem.layout  # the default: gradients have no other one
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sequences is not None:
-            raise ProblemError("attention-backward takes no varlen: sequences of one length, or masks of documents")
         if not self.layout.is_dense:
             raise ProblemError(f"attention-backward takes the layout bhsd only; {self.layout} is not")
         if self.v_head_dim is not None:
@@ -53,7 +52,7 @@ class BackwardProblem(Problem):
         `first_rows` and `end_rows`, the run of rows that see each key, for kernels in which a block owns keys.
         """
         further = [tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV")]
-        if not self.mask.runs.is_band:
+        if not self.mask_within.runs.is_band:
             further += _runs_of_keys(self.batch, self.kv_len)
         return (*_tensors(self.q_shape, self.kv_shape, self.dtype), *further, *self.gradients_of_terms)
 

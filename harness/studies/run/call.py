@@ -13,7 +13,7 @@ from harness.options.command import Command
 from harness.studies.run.command import ArraysRequest, add_options_of_call
 from harness.studies.run.python_arrays import IN_PLACE, given, in_kind_of, layout_of
 from harness.studies.run.run import run_arrays
-from harness.studies.run.unpadded_arrays import CU_SEQLENS, sequences_of, with_batch, without_batch
+from harness.studies.run.unpadded_arrays import CU_SEQLENS, OF_KEYS, sequences_of, with_batch, without_batch
 from harness.studies.run.user_arrays import gather_arrays
 from harness.support.errors import UsageError
 from harness.text.study_result import RunResult
@@ -38,8 +38,8 @@ def run_call(variant: str | Variant, plugin: Plugins, options: Mapping[str, Any]
     def study(request: ArraysRequest) -> RunResult[Comparison]:
         own = {name: given(name, array) for name, array in arrays.items()}
         if sequences is not None:
-            totals = {"Q": sum(sequences.q_lengths)}
-            own = {n: with_batch(n, array, totals.get(n, sum(sequences.kv_lengths))) for n, array in own.items()}
+            rows, keys = sum(sequences.q_lengths), sum(sequences.kv_lengths)
+            own = {name: with_batch(name, array, keys if name in OF_KEYS else rows) for name, array in own.items()}
         gathered = gather_arrays(
             operation,
             own,

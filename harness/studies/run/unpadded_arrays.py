@@ -14,6 +14,9 @@ from harness.studies.run.user_arrays import Given
 from harness.support.errors import UsageError
 
 CU_SEQLENS = (CU_SEQLENS_Q, CU_SEQLENS_K)
+OF_KEYS = ("K", "V")
+"""Arrays with a row per key; others have one per query."""
+LSE = "lse"
 """Where the rows, and the keys, of each sequence begin, and their number: (sequences + 1,) whole numbers."""
 
 
@@ -46,7 +49,14 @@ def _lengths(name: str, array: Any) -> tuple[int, ...]:
 
 
 def with_batch(name: str, given: Given, total: int) -> Given:
-    """Return (all rows, heads, elements) as (1, heads, all rows, elements), a view. Raises `UsageError`."""
+    """Return (all rows, heads, elements) as (1, heads, all rows, elements), and lse as (1, heads, all rows), views.
+
+    Raises `UsageError` if a shape is another one.
+    """
+    if name == LSE:
+        if given.array.ndim != 2 or given.array.shape[1] != total:
+            raise UsageError(f"{name} has shape {given.array.shape}; with cu_seqlens it has to be (heads, {total})")
+        return Given(given.place, given.array[None])
     if given.array.ndim != 3 or given.array.shape[0] != total:
         raise UsageError(
             f"{name} has shape {given.array.shape}; with cu_seqlens it has to be ({total}, heads, head_dim)"
@@ -55,6 +65,6 @@ def with_batch(name: str, given: Given, total: int) -> Given:
 
 
 def without_batch(output: np.ndarray) -> np.ndarray:
-    """Return O as (all rows, heads, elements), and lse as (heads, all rows)."""
+    """Return O, or a gradient, as (all rows or keys, heads, elements), and lse as (heads, all rows)."""
     whole: np.ndarray = output[0]
     return np.ascontiguousarray(whole.transpose(1, 0, 2)) if whole.ndim == 3 else whole

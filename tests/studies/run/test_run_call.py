@@ -149,3 +149,17 @@ def test_unpadded_sequences_go_in_as_flash_attn_varlen_func_takes_them():
     ):
         with pytest.raises(UsageError, match=message):
             harness.run("fa2-cupy", q=q, k=q, v=q, **wrong, **EMULATED)
+
+
+def test_gradients_of_unpadded_sequences_have_the_shapes_of_what_they_are_gradients_of():
+    rng = np.random.default_rng(1)
+    q, k, v, do = (rng.standard_normal((n, 2, 16)).astype(np.float32) for n in (7, 9, 9, 7))
+    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": np.array([0, 5, 5, 7]), "cu_seqlens_k": np.array([0, 4, 6, 9])}
+    o, lse = (harness.run("fa2-cupy", **given, **EMULATED).outputs[name] for name in ("O", "lse"))
+    given |= {"operation": "attention-backward", "o": o, "do": do}
+    found = harness.run("bwd-fa2-cupy", **given, lse=lse, **EMULATED)
+    assert found.passed
+    assert {name: x.shape for name, x in found.outputs.items()} == {"dQ": q.shape, "dK": k.shape, "dV": v.shape}
+    assert not found.outputs["dK"][4:6].any()  # keys of the sequence without rows
+    with pytest.raises(UsageError, match=r"lse has shape \(2, 6\); with cu_seqlens it has to be \(heads, 7\)"):
+        harness.run("bwd-fa2-cupy", **given, lse=lse[:, 1:], **EMULATED)

@@ -106,13 +106,13 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                     # Lines 11 to 13: S = tau Q_i K_j^T, P = exp(S - lse) where seen. Lines 17 and 20: dP = dO_i V_j^T,
                     # dS = P o (dP - D_i).
                     weights_and_gradients(
-                        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, (), (),
+                        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, (), (), (),
                         ONE, (), first_row, rows,
                     )  # fmt: skip
                     cuda.syncthreads()
 
                     # Line 16: dV_j = dV_j + P^T dO_i. Line 22: dK_j = dK_j + dS^T Q_i.
-                    seen = in_tile(bounds, seeing, first_row, rows)
+                    seen = in_tile(bounds, seeing, (), first_row, rows)
                     add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
                     add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 

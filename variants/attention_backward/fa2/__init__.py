@@ -15,9 +15,12 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
     round       16 bits only: dQ read in float32, written         4 N_q d, X_q
 
 where an atomic reads and writes. K_j and V_j are not read if no row sees a key of the tile. If the mask is not a band,
-main also reads which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements (see
-_tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves no bytes: each thread
-draws the numbers of its pairs again.
+main also reads which rows see each key, 8 N_k per K/V head. With unpadded sequences, each of a block's 4 warps reads
+where its own begins and ends in K, and, unless it ends before the block, in Q. If what a row sees is no run of keys
+(masks of blocks, FlashMask), a launch lists the tiles of rows that each K_j meets, and J_i leaves out the others
+(_tiles/visits.py): each warp of a block reads how many there are and the first one, and the others per head. Every
+copy is a run of consecutive elements (see _tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per
+lane. Dropout moves no bytes: each thread draws the numbers of its pairs again.
 
 Of score terms, main reads ALiBi's slope in each warp of a block, for each head, and the bias of each score that a row
 sees. Where there is a bias, prepare also writes dbias = 0, and main adds to it, for each tile, dS of all pairs or its
@@ -48,8 +51,10 @@ from variants._tiles.backward import (
     BACKWARD,
     BackwardSchedule,
     Claims,
+    backward_schedules,
     backward_tiles,
     key_grid_across,
+    mirrored_start_bytes,
     owning_keys_floats,
     register_backward,
     score_tau,
@@ -64,6 +69,8 @@ from variants._tiles.registration import Kernels
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 from variants._tiles.space import rows_floats
+from variants._tiles.visits import FEATURES as LISTED_FEATURES
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, numba_rule, tile_order
 
 
 def default_tile(head_dim: int) -> Tile:
@@ -83,38 +90,53 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
 def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
     """The main kernel's features, in the order of its parameters."""
     dropout = features.dropout(problem, keys=tile.Bc)
-    return features.mirrored_limits(problem), features.scores(problem), dropout, added_bias(problem)
+    of_mask = features.mirrored_limits(problem), tile_order(problem, tile, mirrored=True)
+    of_scores = features.scores(problem), dropout, added_bias(problem)
+    return *of_mask, *of_scores, features.mirrored_sequences(problem)
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
-    """CUDA kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
+    """CUDA kernels that compute D, then all gradients, round dQ, sum those of sinks, and list tiles."""
     from variants._tiles.rawkernel import tiles_kernel
 
     folder, chosen = "attention_backward/fa2", features_of(problem, tile)
     sizes = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": 4}
     names = ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
     kernels = (tiles_kernel(folder, n, problem, turned(tile), chosen, sizes, True, BACKWARD) for n in names)
-    return (*kernels, *cuda_sink_kernels(problem))
+    return (*kernels, *cuda_sink_kernels(problem), *cuda_listing(problem, tile, mirrored=True))
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
-    """Numba kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
+    """Numba kernels that compute D, then all gradients, round dQ, sum those of sinks, and list tiles."""
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
-    resident, chosen = blocks_per_sm(problem.head_dim, tile), features.in_numba(problem, tile.Bc, tile.Br)
+    rule = numba_rule(problem, tile, mirrored=True)
+    resident, chosen = blocks_per_sm(problem.head_dim, tile), features.in_numba(problem, tile.Bc, tile.Br, rule=rule)
     bias = numba_kind(problem, added=True)
     kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, chosen, bias)
-    return kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round, *numba_sink_kernels(problem)
+    own = kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round
+    return (*own, *numba_sink_kernels(problem), *numba_listing(problem, tile, mirrored=True))
 
 
-TAKES = (*features.SPAN_FEATURES, *features.ALL_SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (
+    *features.SPAN_FEATURES,
+    *LISTED_FEATURES,
+    *features.ALL_SCORE_FEATURES,
+    features.DROPOUT_FEATURE,
+    features.VARLEN_FEATURE,
+)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Two launches, one more where dQ has 16 bits, and one more with sinks; `tile` is `default_tile` unless given."""
+    """Two launches, one more where dQ has 16 bits, and one more with sinks; `tile` is `default_tile` unless given.
+
+    Where a row sees no run of keys, tiles are listed before these.
+    """
     p, tile = problem, tile or default_tile(problem.head_dim)
-    prepare, main, rounding, *of_sinks = kernels(p, tile)
+    prepare, main, rounding, *others = kernels(p, tile)
+    of_sinks, listing = others[: p.sinks], others[p.sinks :]
+    visits = Visits(BackwardSchedule(p, tile), mirrored=True)
     running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
     row_blocks, q_len = grid(p, blocks(p.q_len, tile.Br)), np.int32(p.q_len)
     args = (
@@ -133,10 +155,11 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     )
     shared_bytes = owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES
     launches = [
+        *visits.launches(listing),
         Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, q_len, added_bias(p).argument)),
         Launch(main, key_grid_across(p, tile), BLOCK, args, shared_bytes),
     ]
-    buffers = [Buffer("D", p.lse_shape, "float32")]
+    buffers = [Buffer("D", p.lse_shape, "float32"), *visits.buffers]
     if running_dQ != "dQ":
         launches.append(Launch(rounding, row_blocks, BLOCK, (running_dQ, "dQ", q_len)))
         buffers.append(Buffer(running_dQ, p.q_shape, "float32"))
@@ -150,26 +173,39 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
 def claims(problem: Problem, tile: Tile | None = None) -> Claims:
     """The bytes of each launch."""
-    s = BackwardSchedule(problem, tile or default_tile(problem.head_dim))
-    added_bytes, running_bytes = (s.visits * s.running_bytes).sum(), s.running_bytes.sum()
-    copy = tile_copy(problem)
-    copied_bytes = s.Q_bytes if copy is None else s.row_bytes("Q", copy)
+    tile = tile or default_tile(problem.head_dim)
+    s, of_sequences = BackwardSchedule(problem, tile), backward_schedules(problem, tile)
     bias_read, bias_added, bias_zeroed = added_bias_bytes(s)
-    main_read = (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
-    main_read += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum() + s.term_bytes + bias_read + bias_added
-    rounds = problem.dtype != "float32"
+    of_listing = s.lists_of_keys_traffic, Visits(s, mirrored=True).rule_traffic
+    read, written = (sum(each) for each in zip(*map(_of_keys, of_sequences), *of_listing))
+    read += bias_read + bias_added + mirrored_start_bytes(of_sequences)
+    rounds, running_bytes = problem.dtype != "float32", s.running_bytes.sum()
     return Claims(
         prepare=(2 * s.Q_bytes.sum(), s.stat_bytes.sum() + running_bytes + bias_zeroed),
-        of_keys=(main_read, added_bytes + 2 * s.K_bytes.sum() + bias_added),
+        of_keys=(read, written + bias_added),
         rounding=(running_bytes, s.Q_bytes.sum()) if rounds else (0, 0),
         of_sinks=sink_gradient_bytes(problem),
     )
 
 
+def _of_keys(schedule: BackwardSchedule) -> tuple[int, int]:
+    """Bytes that blocks of keys read and write, without those of a bias, of lists and of where sequences begin."""
+    s, copy = schedule, tile_copy(schedule.problem)
+    copied_bytes = s.Q_bytes if copy is None else s.row_bytes("Q", copy)
+    added_bytes = (s.visits * s.running_bytes).sum()
+    read_bytes = (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
+    read_bytes += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum() + s.term_bytes
+    return int(read_bytes), int(added_bytes + 2 * s.K_bytes.sum())
+
+
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_tile(head_dim)` first."""
     d = problem.head_dim
-    chosen = backward_tiles(d, default_tile(d), owning_keys_floats, has_spans(problem), MORE_SHARED_BYTES)
+
+    def floats(_: int, tile: Tile) -> int:
+        return owning_keys_floats(d, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
+
+    chosen = backward_tiles(d, default_tile(d), floats, has_spans(problem), MORE_SHARED_BYTES)
     return [tile for tile in chosen if preparing_floats(d, tile["Br"]) * FLOAT32_BYTES <= SHARED_BYTES]
 
 
@@ -181,7 +217,7 @@ def preparing_floats(head_dim: int, rows: int) -> int:
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     tile = default_tile(problem.head_dim)
-    return unsupported(problem) or beyond_y(kv_len=(problem.kv_len, tile.Bc))
+    return unsupported(problem) or beyond_y(kv_len=(features.mirrored_sequence_extents(problem)[1], tile.Bc))
 
 
 def register(registry: Registry) -> None:

@@ -1,6 +1,6 @@
 // FlashAttention-2, backward pass: Dao 2023, arXiv 2307.08691, algorithm 2. Line numbers are the paper's. What is loaded,
-// multiplied and reduced is in _tiles/tiles.cuh, backward.cuh and copies.cuh; Limits (here mirrored: which rows see a key),
-// Scores and Dropout, types that the plan chooses, are in _features/, and DBias in _tiles/bias_gradient.cuh. The Numba twin is
+// multiplied and reduced is in _tiles/tiles.cuh, backward.cuh and copies.cuh; Limits, TileOrder and Sequences (here mirrored:
+// which rows see a key), Scores and Dropout, types that the plan chooses, are in _features/, and DBias in _tiles/bias_gradient.cuh. The Numba twin is
 // numba_kernel.py.
 //
 // Many blocks add to dQ in memory at the same time, in float32; bwd_fa2_round then writes it as elements are stored.
@@ -21,7 +21,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
     float *__restrict__ dQ, stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group,
-    float tau, float score_tau, Limits limits, Scores scores, Dropout dropout, DBias dbias)
+    float tau, float score_tau, Limits limits, TileOrder order, Scores scores, Dropout dropout, DBias dbias,
+    Sequences sequences)
 {
     extern __shared__ __align__(16) float K_tile[];
     float *const V_tile = K_tile + KEYS * LD, *const Q_tile = V_tile + KEYS * LD, *const dO_tile = Q_tile + ROWS * LD;
@@ -29,19 +30,25 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     float *const lse_tile = dS_tile + P_ROWS * LP, *const delta_tile = lse_tile + ROWS;
 
     // Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most
-    // rows see them under a causal mask.
-    const RowBlock block = own_keys_across(kv_len);
+    // rows see them under a causal mask. Rows and keys are counted from the beginning of the sequence.
+    const auto own = own_sequence_across(sequences, q_len, kv_len);
+    if (!own.has_rows()) return;
+    const int own_keys = own.q_len, own_rows = own.kv_len;  // `own` is mirrored
+    const RowBlock block = own_keys_across(own);
     const int keys = block.rows;
-    const unsigned kv_head = blockIdx.z * gridDim.x + blockIdx.x;
-    const size_t first_kv = (size_t)kv_head * kv_len + block.first_row;
-    const auto seeing = rows_seeing(limits, block, q_len, kv_len);
+    const unsigned kv_head = own.number(blockIdx.z * gridDim.x + blockIdx.x, blockIdx.x);
+    const size_t first_kv = (size_t)kv_head * kv_len + own.row(block.first_row);
+    const auto seeing = rows_seeing(limits, block, own_rows, own_keys);
+
+    const auto tiles = order.of_block(block, seeing.start_row, seeing.end_row, own_keys, own_rows);
+    const auto first_tile = tiles.first();
 
     // Line 6: load K_j, V_j, if any row sees one of the keys. Line 9 for the first tile: load Q_i.
-    if (seeing.exist()) {
+    if (first_tile.exists()) {
         load_tile<KEYS>(K_tile, K + first_kv * D, keys);
         load_tile<KEYS>(V_tile, V + first_kv * D, keys);
-        const size_t first_q = (size_t)kv_head * group * q_len + seeing.start_row;
-        copy_tile<ROWS>(Q_tile, Q + first_q * D, min(ROWS, q_len - seeing.start_row));
+        const size_t first_q = (size_t)kv_head * group * q_len + own.key(first_tile.first_key);
+        copy_tile<ROWS>(Q_tile, Q + first_q * D, min(ROWS, own_rows - first_tile.first_key));
     }
 
     // Line 7: dK_j = 0, dV_j = 0, on chip.
@@ -49,26 +56,30 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all `group` heads that share K_j and V_j.
     for (int member = 0; member < group; ++member) {
-        const size_t first_q = (size_t)(kv_head * group + member) * q_len;
+        const size_t first_q = (size_t)(kv_head * group + member) * q_len + own.key(0);
         const int head = blockIdx.x * group + member;
-        const auto score = scores.of_head(head, q_len, kv_len);
-        for (int first_row = seeing.start_row; first_row < seeing.end_row; first_row += ROWS) {
+        const auto score = scores.of_head(head, own_rows, own_keys);
+        for (auto next = first_tile; next.exists();) {
+            const auto tile = next;
+            next = tiles.after(tile);
+            const int first_row = tile.first_key, rows = min(ROWS, own_rows - first_row);
+
             // Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
-            const int rows = min(ROWS, q_len - first_row);
             __syncthreads();
             copy_tile<ROWS>(dO_tile, dO + (first_q + first_row) * D, rows);
             load_statistics<ROWS>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row, rows);
+            const auto pairs = tiles.pairs<THREADS>(tile, rows);  // of listed tiles; else nothing
             wait_for_copies();
             __syncthreads();
 
             // Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
             const auto drawn = dropout.of_head(head, blockIdx.z);
             weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau,
-                                  seeing, score, drawn, dropout.factor(), dbias.of_head(head), first_row, rows);
+                                  seeing, score, drawn, dropout.factor(), dbias.of_head(head), first_row, rows, pairs);
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-            const auto seen = seeing.in_tile(first_row, rows);
+            const auto seen = seeing.in_tile(first_row, rows, pairs);
             add_P_V(dV_acc, P_tile, dO_tile, rows, seen);
             add_P_V(dK_acc, dS_tile, Q_tile, rows, seen);
 
@@ -77,11 +88,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
             float dQ_part[TQ][TD];
             multiply_dS_K(dQ_part, dS_tile, K_tile, seeing, seen, keys, first_row, rows);
             __syncthreads();
-            const bool of_next_head = first_row + ROWS >= seeing.end_row;
+            const bool of_next_head = !next.exists();
             if (!of_next_head || member + 1 < group) {
                 const size_t next_head = first_q + (of_next_head ? q_len : 0);
-                const int next_row = of_next_head ? seeing.start_row : first_row + ROWS;
-                copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, q_len - next_row));
+                const int next_row = of_next_head ? first_tile.first_key : next.first_key;
+                copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, own_rows - next_row));
             }
             gather_dQ(dO_tile, dQ_part, tau);
             __syncthreads();

@@ -40,7 +40,11 @@ def bwd_fa2_kernels(
     P_place, dS_place = shared_tile(weights, P_ROWS, LP), shared_tile(weights + P_ROWS * LP, P_ROWS, LP)
     statistics_place = shared_tile(weights + 2 * P_ROWS * LP, 2, ROWS)
     zero_rows, round_rows, row_dots_in_memory = backward.zero_rows, backward.round_rows, backward.row_dots_in_memory
-    own_keys_across, rows_seeing, in_tile = backward.own_keys_across, backward.rows_seeing, backward.in_tile
+    own_sequence_across, own_keys_across = backward.own_sequence_across, backward.own_keys_across
+    _, has_rows, key_in_K, row_in_Q, *_ = features.sequences  # mirrored
+    rows_seeing, in_tile = backward.rows_seeing, backward.in_tile
+    order_, tiles_of_block = features.order, features.order.of_block  # mirrored
+    first_of, tile_after, exists, pairs_of = order_.first, order_.after, order_.exists, order_.pairs
     weights_and_gradients, multiply_dS_K = backward.weights_and_gradients, backward.multiply_dS_K
     gather_dQ, store_dK_dV = backward.gather_dQ, backward.store_dK_dV
     add_P_V, dropout_of_head, factor = tiles.add_P_V, features.dropout.of_head, features.dropout.factor
@@ -57,8 +61,9 @@ def bwd_fa2_kernels(
 
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
     def bwd_fa2(
-        Q, K, V, dO, lse, delta, dQ, dK, dV, q_len, kv_len, group, tau, score_tau, limits, scores, dropout, dbias
-    ):
+        Q, K, V, dO, lse, delta, dQ, dK, dV, q_len, kv_len, group, tau, score_tau, limits, order, scores,
+        dropout, dbias, sequences,
+    ):  # fmt: skip
         K_tile, V_tile, Q_tile, dO_tile = K_place(), V_place(), Q_place(), dO_place()
         P_tile, dS_tile = P_place(), dS_place()
         statistics = statistics_place()
@@ -69,17 +74,24 @@ def bwd_fa2_kernels(
         bounds = cuda.local.array((2, TM), int32)
 
         # Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most rows see
-        # them under a causal mask.
-        block = own_keys_across(kv_len)
-        batch, kv_head, first_key, keys = block.batch, block.head, block.first_row, block.rows
-        seeing = rows_seeing(limits, block, q_len, kv_len)
-        start_row, end_row = seeing.start_row, seeing.end_row
+        # them under a causal mask. Rows and keys are counted from the beginning of the sequence.
+        own = own_sequence_across(sequences, q_len, kv_len)
+        if not has_rows(own):
+            return
+        own_keys, own_rows = own.q_len, own.kv_len  # `own` is mirrored
+        block = own_keys_across(own)
+        batch, kv_head, keys = block.batch, block.head, block.rows
+        first_key = key_in_K(own, block.first_row)
+        seeing = rows_seeing(limits, block, own_rows, own_keys)
+        tiles = tiles_of_block(order, block, seeing.start_row, seeing.end_row, own_keys, own_rows)
+        first_tile = first_of(tiles)
 
         # Line 6: load K_j, V_j, if any row sees one of the keys. Line 9 for the first tile: load Q_i.
-        if start_row < end_row:
+        if exists(first_tile):
             load_tile(K_tile, KEYS, K[batch, kv_head], first_key, keys)
             load_tile(V_tile, KEYS, V[batch, kv_head], first_key, keys)
-            copy_tile(Q_tile, Q[batch, kv_head * group], start_row, min(ROWS, q_len - start_row))
+            start_row = first_tile.first_key
+            copy_tile(Q_tile, Q[batch, kv_head * group], row_in_Q(own, start_row), min(ROWS, own_rows - start_row))
 
         # Line 7: dK_j = 0, dV_j = 0, on chip.
         for i in range(TM):
@@ -93,26 +105,31 @@ def bwd_fa2_kernels(
             dO_head, dQ_head = dO[batch, head], dQ[batch, head]
             lse_head, delta_head = lse[batch, head], delta[batch, head]
             dbias_head = dbias_of_head(dbias, head)
-            score, drawn = score_of_head(scores, head, q_len, kv_len), dropout_of_head(dropout, head, batch)
-            for first_row in range(start_row, end_row, ROWS):
+            score, drawn = score_of_head(scores, head, own_rows, own_keys), dropout_of_head(dropout, head, batch)
+            next = first_tile
+            while exists(next):
+                tile, next = next, tile_after(tiles, next)
+                first_row = tile.first_key
+
                 # Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
-                rows = min(ROWS, q_len - first_row)
+                rows, row_in_head = min(ROWS, own_rows - first_row), row_in_Q(own, first_row)
                 cuda.syncthreads()
-                copy_tile(dO_tile, dO_head, first_row, rows)
-                load_statistics(lse_tile, delta_tile, ROWS, lse_head, delta_head, first_row, rows)
+                copy_tile(dO_tile, dO_head, row_in_head, rows)
+                load_statistics(lse_tile, delta_tile, ROWS, lse_head, delta_head, row_in_head, rows)
+                pairs = pairs_of(tiles, tile, rows)  # of listed tiles; else nothing
                 wait_for_copies()
                 cuda.syncthreads()
 
                 # Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
                 # dS = P o (dP - D_i).
                 weights_and_gradients(
-                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau, seeing, score,
-                    drawn, factor(dropout), dbias_head, first_row, rows,
+                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau, seeing, pairs,
+                    score, drawn, factor(dropout), dbias_head, first_row, rows,
                 )  # fmt: skip
                 cuda.syncthreads()
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-                seen = in_tile(bounds, seeing, first_row, rows)
+                seen = in_tile(bounds, seeing, pairs, first_row, rows)
                 add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
                 add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 
@@ -120,17 +137,17 @@ def bwd_fa2_kernels(
                 # blocks add to it at the same time. Meanwhile the next Q_i is copied, of this head or the next one.
                 multiply_dS_K(dQ_part, dS_tile, K_tile, seeing, seen, keys, first_row, rows)
                 cuda.syncthreads()
-                of_next_head = first_row + ROWS >= end_row
+                of_next_head = not exists(next)
                 if not of_next_head or member + 1 < group:
                     next_head = head + 1 if of_next_head else head
-                    next_row = start_row if of_next_head else first_row + ROWS
-                    copy_tile(Q_tile, Q[batch, next_head], next_row, min(ROWS, q_len - next_row))
+                    next_row = first_tile.first_key if of_next_head else next.first_key
+                    copy_tile(Q_tile, Q[batch, next_head], row_in_Q(own, next_row), min(ROWS, own_rows - next_row))
                 gather_dQ(dO_tile, dQ_part, tau)
                 cuda.syncthreads()
                 for start in range(0, rows * D, THREADS):
                     e = start + thread_index()
                     if e < rows * D:
-                        cuda.atomic.add(dQ_head, (first_row + e // D, e % D), dO_tile[e // D, e % D])
+                        cuda.atomic.add(dQ_head, (row_in_head + e // D, e % D), dO_tile[e // D, e % D])
 
         # Line 18: write dK_j, dV_j.
         dK_head, dV_head = dK[batch, kv_head], dV[batch, kv_head]

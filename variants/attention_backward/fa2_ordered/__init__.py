@@ -12,8 +12,10 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
     of rows     Q, dO, L, D and sum_i J_i (K_j + V_j) read, dQ written
 
 K_j and V_j are not read if no row sees a key of the tile. If the mask is not a band, `of keys` also reads which rows
-see each key, 8 N_k per K/V head, and `of rows` which keys each row sees, 8 N_q. Every copy is a run of consecutive
-elements (see _tiles/sectors.py).
+see each key, 8 N_k per K/V head, and `of rows` which keys each row sees, 8 N_q. With unpadded sequences, each of a
+block's 4 warps reads where its own begins and ends, in both. If what a row sees is no run of keys (masks of blocks,
+FlashMask), two launches list the tiles of rows that each K_j meets and the tiles of keys that each Q_i meets, and J_i
+leaves out the others (_tiles/visits.py). Every copy is a run of consecutive elements (see _tiles/sectors.py).
 
 Of score terms, each warp of a block reads ALiBi's slope, and a block the bias of each score that a row sees. Where
 there is a bias, a launch whose blocks own tiles of dbias reads what `of rows` does once more, Q_i, dO_i, L and D for
@@ -29,14 +31,16 @@ import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import arguments, has_spans, term_bytes
+from variants._features import arguments, has_spans, sequence_extents, start_bytes, term_bytes
 from variants._tiles import BLOCK, WARPS, Tile, blocks, grid, unsupported
 from variants._tiles.backward import (
     BACKWARD,
     BackwardSchedule,
+    backward_schedules,
     backward_tiles,
     default_backward_tile,
     key_grid_across,
+    mirrored_start_bytes,
     owning_keys_floats,
     register_backward,
     score_tau,
@@ -52,62 +56,82 @@ from variants._tiles.bias_gradient import (
 )
 from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels
+from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 from variants._tiles.space import P_floats, rows_floats
+from variants._tiles.visits import FEATURES as LISTED_FEATURES
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, numba_rule, tile_order
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
-    """CUDA kernels that compute D, then dK and dV, dQ, and the gradients of a bias and of sinks."""
+    """CUDA kernels that compute D, then dK and dV, dQ, and the gradients of a bias and of sinks, and list tiles."""
     from variants._tiles.rawkernel import tiles_kernel
 
     bias = bias_elsewhere(problem)
-    chosen = (features.limits(problem), features.scores(problem), features.dropout(problem), bias)
+    of_scores = features.scores(problem), features.dropout(problem), bias
+    chosen = (features.limits(problem), *of_scores, features.sequences(problem))
 
-    def kernel(name: str, tile: Tile, file: str = "kernel.cu") -> Any:
+    def kernel(name: str, owns_keys: bool, file: str = "kernel.cu") -> Any:
         folder, name = "attention_backward/fa2_ordered", f"bwd_fa2_ordered_{name}"
-        return tiles_kernel(folder, name, problem, tile, chosen, headers=BACKWARD, file=file)
+        order, sides = tile_order(problem, tile, owns_keys), turned(tile) if owns_keys else tile
+        return tiles_kernel(folder, name, problem, sides, (*chosen, order), headers=BACKWARD, file=file)
 
-    of_bias = () if problem.bias is None else (kernel("of_bias", tile, "of_bias.cu"),)
-    kernels = kernel("prepare", turned(tile)), kernel("of_keys", turned(tile)), kernel("of_rows", tile)
-    return (*kernels, *of_bias, *cuda_sink_kernels(problem))
+    of_bias = () if problem.bias is None else (kernel("of_bias", False, "of_bias.cu"),)
+    kernels = kernel("prepare", True), kernel("of_keys", True), kernel("of_rows", False)
+    listing = *cuda_listing(problem, tile, mirrored=True), *cuda_listing(problem, tile)[:1]
+    return (*kernels, *of_bias, *cuda_sink_kernels(problem), *listing)
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
-    """Numba kernels that compute D, then dK and dV, dQ, and the gradients of a bias and of sinks."""
+    """Numba kernels that compute D, then dK and dV, dQ, and the gradients of a bias and of sinks, and list tiles."""
     from variants.attention_backward.fa2_ordered.numba_kernel import bwd_fa2_of_keys, bwd_fa2_of_rows
     from variants.attention_backward.fa2_ordered.numba_of_bias import bwd_fa2_of_bias
 
     head_dim, dtype = problem.head_dim, problem.dtype
-    owning_keys = features.in_numba(problem, tile.Bc, tile.Br)
-    owning_rows = features.in_numba(problem, tile.Br, tile.Bc)
+    owning_keys = features.in_numba(problem, tile.Bc, tile.Br, rule=numba_rule(problem, tile, mirrored=True))
+    owning_rows = features.in_numba(problem, tile.Br, tile.Bc, rule=numba_rule(problem, tile))
     bias = numba_kind(problem, added=False)
     prepare, of_keys = bwd_fa2_of_keys(head_dim, turned(tile), dtype, owning_keys, bias)
     of_rows = bwd_fa2_of_rows(head_dim, tile, dtype, owning_rows, bias)
     of_bias = () if problem.bias is None else (bwd_fa2_of_bias(head_dim, tile, dtype, owning_rows),)
-    return prepare, of_keys, of_rows, *of_bias, *numba_sink_kernels(problem)
+    listing = *numba_listing(problem, tile, mirrored=True), *numba_listing(problem, tile)[:1]
+    return prepare, of_keys, of_rows, *of_bias, *numba_sink_kernels(problem), *listing
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*features.SPAN_FEATURES, *features.ALL_SCORE_FEATURES)
+TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.ALL_SCORE_FEATURES, features.VARLEN_FEATURE)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Three launches, one more each for a bias and for sinks; `tile` is `default_backward_tile` unless given."""
+    """Three launches, one more each for a bias and for sinks; `tile` is `default_backward_tile` unless given.
+
+    Where a row sees no run of keys, tiles of rows and of keys are listed before these.
+    """
     p, tile = problem, tile or default_backward_tile(problem.head_dim)
     prepare, of_keys, of_rows, *others = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     inputs, scores = ("Q", "K", "V", "dO", "lse", "D"), features.scores(p)
-    of_keys_args = (*inputs, "dK", "dV", *sizes(p), score_tau(p), *arguments((features.mirrored_limits(p), scores)))
-    of_rows_args = (*inputs, "dQ", *sizes(p), score_tau(p), *arguments((features.limits(p), scores)))
+    of_bias, others = others[: p.bias is not None], others[p.bias is not None :]
+    of_sinks, listing = others[: p.sinks], others[p.sinks :]
+    schedule = BackwardSchedule(p, tile)
+    row_tiles, key_tiles = Visits(schedule, mirrored=True), Visits(schedule)
+    mirrored = arguments(
+        (features.mirrored_limits(p), tile_order(p, tile, mirrored=True), scores, features.mirrored_sequences(p))
+    )
+    of_keys_args = (*inputs, "dK", "dV", *sizes(p), score_tau(p), *mirrored)
+    of_types = arguments((features.limits(p), tile_order(p, tile), scores, features.sequences(p)))
+    of_rows_args = (*inputs, "dQ", *sizes(p), score_tau(p), *of_types)
     return Plan(
         launches=(
+            *row_tiles.launches(listing[:-1]),
+            *key_tiles.launches(listing[-1:]),
             Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", np.int32(p.q_len))),
             Launch(of_keys, key_grid_across(p, tile), BLOCK, of_keys_args),
-            Launch(of_rows, grid_across(p, blocks(p.q_len, tile.Br)), BLOCK, of_rows_args),
-            *bias_launches(p, others[: p.bias is not None], tile),
-            *sink_launches(p, others[p.bias is not None :]),
+            Launch(of_rows, grid_across(p, blocks(sequence_extents(p)[1], tile.Br)), BLOCK, of_rows_args),
+            *bias_launches(p, of_bias, tile),
+            *sink_launches(p, of_sinks),
         ),
-        buffers=(Buffer("D", p.lse_shape, "float32"),),
+        buffers=(Buffer("D", p.lse_shape, "float32"), *row_tiles.buffers, *key_tiles.list_buffers),
     )
 
 
@@ -121,7 +145,10 @@ def bias_launches(problem: Problem, kernels: Sequence[Any], tile: Tile) -> tuple
     """The launch of the kernel that computes dbias, if there is one."""
     p = problem
     counts = map(np.int32, (p.batch, p.heads, p.q_len, p.kv_len, p.group))
-    strides, of_types = map(np.int32, p.bias_strides), arguments((features.limits(p), features.scores(p)))
+    strides, of_types = (
+        map(np.int32, p.bias_strides),
+        arguments((features.limits(p), tile_order(p, tile), features.scores(p))),
+    )
     args = ("Q", "K", "V", "dO", "lse", "D", "dbias", *counts, score_tau(p), *strides, *of_types)
     return tuple(Launch(kernel, bias_grid(p, tile), BLOCK, args) for kernel in kernels)
 
@@ -133,10 +160,15 @@ def bias_traffic(schedule: BackwardSchedule) -> tuple[int, int]:
         return 0, 0
     key_blocks, row_blocks, _ = bias_grid(p, s.tile)
     # A row block is loaded by each block that has some of the keys that its rows see.
-    loads = s.visits if "kv_len" in p.bias else np.minimum(s.visits, 1)
+    by_keys, visits = "kv_len" in p.bias, Visits(s)
+    loads = s.visits if by_keys else np.minimum(s.visits, 1)
     read_bytes = int(s.limit_bytes().sum()) * key_blocks + int((loads * 2 * (s.Q_bytes + s.stat_bytes)).sum())
     read_bytes += 2 * int((s.key_visits * s.key_tile_bytes()).sum())
     read_bytes += term_bytes(p, WARPS * p.batch * p.heads * key_blocks * row_blocks)
+    # Of listed tiles a block reads those of all keys.
+    alike = p.batch * p.heads // len(s.visits)
+    lists = visits.looked_at.sum(axis=2) if by_keys else visits.looked_at.any(axis=2)
+    read_bytes += visits.mask_bytes(WARPS, alike * int((lists * (1 + s.visits)).sum()))
     # The bias of each score is read three times.
     read_bytes += mirrored_bias_bytes(s) + 2 * row_bias_bytes(s)
     return read_bytes, stored_bias_bytes(s)
@@ -144,17 +176,27 @@ def bias_traffic(schedule: BackwardSchedule) -> tuple[int, int]:
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    s = BackwardSchedule(problem, tile or default_backward_tile(problem.head_dim))
+    p, tile = problem, tile or default_backward_tile(problem.head_dim)
+    s, of_sequences = BackwardSchedule(p, tile), backward_schedules(p, tile)
+    prepared = 2 * int(s.Q_bytes.sum()), int(s.stat_bytes.sum())
+    sequences, rows = sequence_extents(p)
+    with_rows = p.heads * sum(len(each.first_rows) for each in of_sequences)
+    starts = start_bytes(p, WARPS, p.heads * sequences * blocks(rows, tile.Br), with_rows)
+    listing = s.lists_of_keys_traffic, s.lists_of_rows_traffic, Visits(s).rule_traffic
+    each = (prepared, *map(_of_sequence, of_sequences), *listing, bias_traffic(s), sink_gradient_bytes(p))
+    read_bytes, write_bytes = (sum(bytes_of_each) for bytes_of_each in zip(*each))
+    return Traffic(read_bytes + starts + mirrored_start_bytes(of_sequences), write_bytes)
+
+
+def _of_sequence(schedule: BackwardSchedule) -> tuple[int, int]:
+    """Bytes that both kernels with tiles of a schedule read and write, without lists and where sequences begin."""
+    s, p = schedule, schedule.problem
     per_row_block = 2 * (s.Q_bytes + s.stat_bytes)
-    read_bytes = 2 * s.Q_bytes.sum() + (s.visits * per_row_block).sum() + 2 * s.seen_K_bytes.sum()
+    read_bytes = (s.visits * per_row_block).sum() + 2 * s.seen_K_bytes.sum()
     read_bytes += per_row_block.sum() + 2 * (s.key_visits * s.key_tile_bytes()).sum()
     read_bytes += s.key_limit_bytes.sum() + s.limit_bytes().sum()
-    read_bytes += s.term_bytes + term_bytes(problem, WARPS * s.owners)
-    bias_read, bias_written = bias_traffic(s)
-    sinks_read, sinks_written = sink_gradient_bytes(problem)
-    read_bytes += bias_read + sinks_read
-    write_bytes = s.stat_bytes.sum() + 2 * s.K_bytes.sum() + s.Q_bytes.sum() + bias_written + sinks_written
-    return Traffic(int(read_bytes), int(write_bytes))
+    read_bytes += s.term_bytes + term_bytes(p, WARPS * s.owners)
+    return int(read_bytes), int(2 * s.K_bytes.sum() + s.Q_bytes.sum())
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
@@ -166,13 +208,18 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 def tiles(problem: Problem) -> list[dict[str, int]]:
     """What may be chosen, `default_backward_tile(head_dim)` first."""
     default = default_backward_tile(problem.head_dim)
-    return backward_tiles(problem.head_dim, default, shared_floats, has_spans(problem))
+
+    def floats(head_dim: int, tile: Tile) -> int:
+        return shared_floats(head_dim, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
+
+    return backward_tiles(problem.head_dim, default, floats, has_spans(problem))
 
 
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     tile = default_backward_tile(problem.head_dim)
-    return unsupported(problem) or beyond_y(q_len=(problem.q_len, tile.Br), kv_len=(problem.kv_len, tile.Bc))
+    rows, keys = sequence_extents(problem)[1], features.mirrored_sequence_extents(problem)[1]
+    return unsupported(problem) or beyond_y(q_len=(rows, tile.Br), kv_len=(keys, tile.Bc))
 
 
 def register(registry: Registry) -> None:

@@ -29,13 +29,15 @@ def bwd_fa2_of_bias(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
     row_gradients = numba_backward(D, tile, dtype, features, ELSEWHERE).row_gradients
     TM, TN, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, has_row = tiles.row_of, tiles.key_of, tiles.has_row
+    order_, tiles_of_block = features.order, features.order.of_block
+    first_tile, tile_after, exists, pairs_of = order_.first, order_.after, order_.exists, order_.pairs
     multiply_Q_Kt, seen_in_tile, score_of_head = tiles.multiply_Q_Kt, tiles.seen_in_tile, features.scores.of_head
 
     # The grid is (tiles of keys, tiles of rows, heads), 1 along such an axis, whose stride is 0.
     @cuda.jit
     def bwd_fa2_ordered_of_bias(
         Q, K, V, dO, lse, delta, dbias, batch, heads, q_len, kv_len, group, score_tau, head_stride, row_stride,
-        key_stride, limits, scores,
+        key_stride, limits, order, scores,
     ):  # fmt: skip
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         dO_tile = cuda.shared.array((BR, LD), float32, alignment=16)
@@ -70,21 +72,29 @@ def bwd_fa2_of_bias(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                     seen = limits_of_block(limits, block, q_len, kv_len)
                     start_key, stop_key = max(seen.first_key // BC * BC, own_key), min(seen.end_key, end_key)
                     if start_key < stop_key:
-                        load_tile(Q_tile, BR, Q[b, head], first_row, rows)
-                        load_tile(dO_tile, BR, dO[b, head], first_row, rows)
-                        load_statistics(lse_tile, delta_tile, BR, lse[b, head], delta[b, head], first_row, rows)
-                        for first_key in range(start_key, stop_key, BC):
-                            keys = min(BC, kv_len - first_key)
+                        tiles = tiles_of_block(order, block, start_key, stop_key, q_len, kv_len)
+                        next, is_loaded = first_tile(tiles), False
+                        while exists(next):
+                            tile, next = next, tile_after(tiles, next)
+                            first_key, keys = tile.first_key, min(BC, kv_len - tile.first_key)
+                            if first_key < start_key or stop_key <= first_key:
+                                continue  # listed tiles are those of all keys
                             cuda.syncthreads()
+                            if not is_loaded:
+                                load_tile(Q_tile, BR, Q[b, head], first_row, rows)
+                                load_tile(dO_tile, BR, dO[b, head], first_row, rows)
+                                load_statistics(lse_tile, delta_tile, BR, lse[b, head], delta[b, head], first_row, rows)
+                                is_loaded = True
                             load_tile(K_tile, BC, K_head, first_key, keys)
                             load_tile(V_tile, BC, V_head, first_key, keys)
+                            pairs = pairs_of(tiles, tile, keys)  # of listed tiles; else nothing
                             cuda.syncthreads()
 
                             # Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
                             # dS = P o (dP - D_i).
                             multiply_Q_Kt(S, Q_tile, K_tile)
                             multiply_Q_Kt(dP, dO_tile, V_tile)
-                            seen_here = seen_in_tile(bounds, seen, (), first_row, first_key, keys)
+                            seen_here = seen_in_tile(bounds, seen, pairs, first_row, first_key, keys)
                             row_gradients(
                                 S, dP, lse_tile, delta_tile, score_tau, score, seen_here, first_row, rows, first_key
                             )

@@ -8,7 +8,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_bias(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
     float *__restrict__ dbias, int batch, int heads, int q_len, int kv_len, int group, float score_tau, int head_stride,
-    int row_stride, int key_stride, Limits limits, Scores scores)
+    int row_stride, int key_stride, Limits limits, TileOrder order, Scores scores)
 {
     __shared__ __align__(16) float Q_tile[BR * LD], dO_tile[BR * LD], K_tile[BC * LD], V_tile[BC * LD];
     __shared__ __align__(16) float dS_tile[P_ROWS * LP], lse_tile[BR], delta_tile[BR];
@@ -32,21 +32,31 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_bias(
                 const auto seen = limits.of_block<BR>(block, q_len, kv_len);
                 const int start_key = max(seen.first_key / BC * BC, own_key), stop_key = min(seen.end_key, end_key);
                 if (start_key >= stop_key) continue;
-                load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
-                load_tile<BR>(dO_tile, dO + (first_q + first_row) * D, rows);
-                load_statistics<BR>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row, rows);
-                for (int first_key = start_key; first_key < stop_key; first_key += BC) {
-                    const int keys = min(BC, kv_len - first_key);
+                const auto tiles = order.of_block(block, start_key, stop_key, q_len, kv_len);
+                bool is_loaded = false;
+                for (auto next = tiles.first(); next.exists();) {
+                    const auto tile = next;
+                    next = tiles.after(tile);
+                    const int first_key = tile.first_key, keys = min(BC, kv_len - first_key);
+                    if (first_key < start_key || stop_key <= first_key) continue;  // listed tiles are those of all keys
                     __syncthreads();
+                    if (!is_loaded) {
+                        load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
+                        load_tile<BR>(dO_tile, dO + (first_q + first_row) * D, rows);
+                        load_statistics<BR>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row,
+                                            rows);
+                        is_loaded = true;
+                    }
                     load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
                     load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
+                    const auto pairs = tiles.pairs<THREADS>(tile, keys);  // of listed tiles; else nothing
                     __syncthreads();
 
                     // Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
                     float S[TM][TN], dP[TM][TN];
                     multiply_Q_Kt(S, Q_tile, K_tile);
                     multiply_Q_Kt(dP, dO_tile, V_tile);
-                    const auto seen_here = seen_in_tile(seen, first_row, first_key, keys);
+                    const auto seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys);
                     row_gradients<DBias>(S, dP, lse_tile, delta_tile, score_tau, score, seen_here, first_row, rows, first_key);
 #pragma unroll
                     for (int i = 0; i < TM; ++i)

@@ -142,7 +142,7 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFea
                         if c < KEYS:
                             W_tile[c, r] = w
                 cuda.syncthreads()
-                add_P_V(Y_acc, W_tile, X_tile, rows, in_tile(bounds, seeing, first_row, rows))
+                add_P_V(Y_acc, W_tile, X_tile, rows, in_tile(bounds, seeing, (), first_row, rows))
 
         cuda.syncthreads()
         gather(X_tile, Y_acc, factor)
