@@ -126,7 +126,9 @@ def test_usual_campaigns_meet_one_term_more(followed: Path) -> None:
     shutil.copytree(ROOT / "tests", followed / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", followed)
     tests = ("tests/studies/fuzz/drawing/test_covering.py", "tests/studies/fuzz/drawing/test_examples_per_build.py")
-    command = [sys.executable, "-m", "pytest", "-q", "--lane", "thorough", *tests]
+    # Operations that have no score terms have the same campaigns as before.
+    chosen = ("-k", "not paged and not softmax")
+    command = [sys.executable, "-m", "pytest", "-q", "--lane", "thorough", *chosen, *tests]
     environment = os.environ | {"PYTHONPATH": str(followed)}
     done = subprocess.run(command, cwd=followed, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

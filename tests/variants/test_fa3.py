@@ -354,7 +354,7 @@ def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str, va
 @pytest.mark.thorough
 @pytest.mark.parametrize("mask", ["causal", "window:40"])
 def test_numba_keeps_everything_in_registers(mask: str):
-    launch = launch_of(64, mask, "float16", NUMBA)
+    launch = launch_of(64, mask, variant=NUMBA)
     assert_fits(launch)
     kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
     assert ".local" not in kernel.ptx

@@ -88,7 +88,7 @@ LATER = pytest.mark.thorough
 FEATURES: dict[str, dict[str, object]] = {
     "plain": {"mask": "causal"},
     "scores": {"mask": "causal", "alibi": True, "softcap": 20.0, "sinks": True},
-    "dropout": {"mask": "causal", "dropout": 0.25},
+    "dropout": {"mask": "causal", "dropout": 0.25, "head_dim": 16},  # the build of test_dropout_variants.py
     "blocks": {"mask": "causal+blocks:64x32,3"},
 }
 
@@ -106,7 +106,8 @@ FEATURES: dict[str, dict[str, object]] = {
 def test_answers_and_bytes_are_the_same_however_many_heads_start_at_once(
     variant: Variant, features: dict[str, object], heads_at_once: int, monkeypatch: pytest.MonkeyPatch
 ):
-    problem = Problem(dtype="float16", batch=2, heads=6, kv_heads=3, q_len=200, kv_len=230, head_dim=48, **features)
+    sizes = {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": 200, "kv_len": 230, "head_dim": 48}
+    problem = Problem(dtype="float16", **{**sizes, **features})
     skip_further_compilation(variant, problem)
     monkeypatch.setattr(grids, "heads_side_by_side", lambda *_: heads_at_once)
     heads_at_once = heads_at_once if problem.mask.is_band else 6

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.compiles(False)
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "resuming an interrupted command"
 TOLD_WITHIN_SECONDS = 60.0
-LONG_EXAMPLES, SHORT_EXAMPLES = 250, 100
+LONG_EXAMPLES, SHORT_EXAMPLES = 150, 100
 LONG = ("--examples", str(LONG_EXAMPLES))
 """Several seconds of one process: the campaign is cut off long after something of it is on the disk, and not done."""
 

@@ -20,6 +20,14 @@ from harness.studies.fuzz.settings import CampaignSettings
 SEEDS = [*thorough_unless(lambda seed: seed == 0, range(2)), *exhaustive(range(2, 12))]
 
 
+@functools.cache
+def whole_campaign(name: str, seed: int) -> tuple[tuple[Case, ...], CampaignResult]:
+    """What a usual campaign asks, and what it comes to: several tests look at the same one."""
+    with pytest.MonkeyPatch.context() as patch:
+        asked, result = cases_of(name, seed, patch)
+    return tuple(asked), result
+
+
 def cases_of(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch, refusals: Callable[[Case], str | None] = lambda case: None,
     **how: object,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from asked_cases import SEEDS, cases_of, usual_cases
+from asked_cases import SEEDS, cases_of, usual_cases, whole_campaign
 from no_kernel import NoKernel
 
 from harness.model.cases.build import Builds
@@ -78,8 +78,8 @@ AT_LEAST: dict[str, tuple[int, Callable[[Case], bool]]] = {
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int, monkeypatch: pytest.MonkeyPatch):
-    cases, _ = cases_of("fa2-cupy", seed, monkeypatch)
+def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int):
+    cases, _ = whole_campaign("fa2-cupy", seed)
     assert len(cases) == 200
     met = {name: sum(map(is_one, cases)) for name, (_, is_one) in AT_LEAST.items()}
     assert not {name: count for name, count in met.items() if count < AT_LEAST[name][0]}
@@ -141,9 +141,9 @@ def test_masks_end_one_key_beside_the_edges_of_products(seed: int, monkeypatch: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_narrow_windows_end_in_tiles_that_no_product_sees_both(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_narrow_windows_end_in_tiles_that_no_product_sees_both(seed: int):
     variant = discover().registry.get("fa2-mma-cupy")
-    cases, _ = cases_of(variant.name, seed, monkeypatch)
+    cases, _ = whole_campaign(variant.name, seed)
     builds = Builds(builds_for(variant, builds_of(seed)))
     bands = [(c.problem, builds.of(c)) for c in cases if "window" in c.problem.features and c.problem.mask.is_band]
     assert sum(ends_lie_apart(p, build.tile_rows, build.tile_keys) for p, build in bands) >= 4
@@ -161,8 +161,8 @@ def test_sequences_of_a_batch_see_keys_of_other_splits(seed: int, monkeypatch: p
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["fa2-cupy", "fa2-mma-cupy", "paged-split-kv-cupy", "softmax-online-cupy"])
-def test_a_usual_campaign_meets_nearly_every_pair_of_values(name: str, seed: int, monkeypatch: pytest.MonkeyPatch):
-    _, result = cases_of(name, seed, monkeypatch)
+def test_a_usual_campaign_meets_nearly_every_pair_of_values(name: str, seed: int):
+    _, result = whole_campaign(name, seed)
     coverage = result.coverage
     assert coverage is not None
     assert set(coverage.not_met) <= {BUILD}
@@ -217,7 +217,7 @@ def test_a_result_names_what_no_build_had(monkeypatch: pytest.MonkeyPatch):
     from harness.studies.fuzz.report import campaigns_report
 
     _, short = cases_of("fa2-cupy", 0, monkeypatch, examples=1)
-    _, usual = cases_of("fa2-cupy", 0, monkeypatch)
+    _, usual = whole_campaign("fa2-cupy", 0)
     assert short.coverage is not None and usual.coverage is not None
     missing = {"float16", "bfloat16", "head_dim 64 to 128"}
     missing |= {f"{feature} {how}" for feature in FEATURES for how in ("alone", "with others")}
