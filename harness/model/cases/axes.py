@@ -79,8 +79,8 @@ class Axes(ABC):
         """Choices of one long, otherwise small problem each. A campaign runs each once, in its first build."""
         return ()
 
-    def far_cases(self, build: Any, seed: int) -> Sequence[Case]:
-        """Cases whose offsets exceed 32 bits (`BaseProblem.spread`). A campaign runs each once, in its first build."""
+    def far_cases(self, builds: Sequence[Any], seed: int) -> Sequence[Case]:
+        """Cases whose offsets exceed 32 bits (`BaseProblem.spread`), of a campaign's builds, which runs each once."""
         return ()
 
     @abstractmethod

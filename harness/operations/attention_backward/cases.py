@@ -114,8 +114,8 @@ class BackwardAxes(WrappedAxes):
         return self.inner.long
 
     @override
-    def far_cases(self, build: BackwardBuild, seed: int) -> Sequence[Case]:
-        return tuple(map(backward_case, self.inner.far_cases(build.forward, seed)))
+    def far_cases(self, builds: Sequence[BackwardBuild], seed: int) -> Sequence[Case]:
+        return tuple(map(backward_case, self.inner.far_cases([build.forward for build in builds], seed)))
 
     @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:

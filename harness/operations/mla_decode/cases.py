@@ -145,8 +145,9 @@ class MlaAxes(WrappedAxes):
         return _mla(self.inner.case(build.forward, choice, rng, brief), rope_of(build.head_dim))
 
     @override
-    def far_cases(self, build: MlaBuild, seed: int) -> Sequence[Case]:
-        return [_mla(case, rope_of(build.head_dim)) for case in self.inner.far_cases(build.forward, seed)]
+    def far_cases(self, builds: Sequence[MlaBuild], seed: int) -> Sequence[Case]:
+        forward = [build.forward for build in builds]
+        return [_mla(case, rope_of(builds[0].head_dim)) for case in self.inner.far_cases(forward, seed)]
 
 
 class MlaCases(WrappedCases):

@@ -166,9 +166,10 @@ class PagedAxes(NamedAxes):
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     @override
-    def far_cases(self, build: PagedBuild, seed: int) -> Sequence[Case]:
+    def far_cases(self, builds: Sequence[PagedBuild], seed: int) -> Sequence[Case]:
         if self._most_tiles is not None:
             return ()
+        build = builds[0]
         lengths = (build.page_size + build.tile_keys // 2, build.page_size // 2)
         size, dtype, head_dim = build.page_size, build.dtype, build.head_dim
         problem = PagedProblem(

@@ -33,7 +33,7 @@ from harness.operations.attention.cases.case_values import (
     tile_edges,
     window_beside_edges,
 )
-from harness.operations.attention.cases.far_cases import far_cases
+from harness.operations.attention.cases.far_cases import cases_of_campaign
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.layout import BSHD, QKV, Layout
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
@@ -72,10 +72,11 @@ USUAL_LENGTHS = (128, 192, 256, 384, 512, 1024, 2048, 4096)
 LONG_ROWS = (1025, 1088, 2047, 2048, 2049, 4100, 8200)
 LONG_KEYS = (1025, 1087, 1280, 2047, 2048)
 LONGEST_KEYS = (2049, 2500, 2561, 3000, 3073)
-KEYS_OF_ONE_ROW = 65_600
-"""What a lone row has instead, where there is little else to do: more than 16 bits count, or shared memory holds."""
+LONGEST_ALONE = 65_600
+"""Keys of a lone row instead, or rows of a lone key, where there is little else to do: more than 16 bits count, or
+shared memory holds."""
 LONE_HEAD_DIM = 24
-"""Rows of K and V are no longer than that then."""
+"""Rows are no longer than that then."""
 FEW_TILES = 4
 MANY_TILES = (5, 6, 7, 8, 9, 12, 16, 17)
 
@@ -140,6 +141,10 @@ COMMON: tuple[Choice, ...] = (
 """What training, prefill, a chunk of it, and decoding ask for, the most frequent first."""
 LONE_ROW: Choice = {**PLAIN, Q_LEN: ONE, KV_LEN: LONGEST, MASK: NONE, HEADS: "1", BATCH: "1", REGIME: "rising"}
 """A row of very many keys, the last of which matter most: more splits than a kernel that combines them has room for."""
+EVEN_ROW: Choice = {**LONE_ROW, REGIME: "normal"}
+"""The same with keys that matter about equally, so that it shows if the first ones are left out."""
+LONE_KEY: Choice = {**PLAIN, Q_LEN: LONG, KV_LEN: ONE, MASK: NONE, HEADS: "1", BATCH: "1", REGIME: "normal"}
+"""Very many rows, of one key."""
 
 
 class AttentionAxes(NamedAxes):
@@ -163,7 +168,7 @@ class AttentionAxes(NamedAxes):
             BATCH: few_enough(*BATCHES),
             SCALE: SCALES,
         }
-        super().__init__(names, REGIMES, checks, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW,))
+        super().__init__(names, REGIMES, checks, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW, LONE_KEY, EVEN_ROW))
 
     @override
     def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
@@ -200,9 +205,11 @@ class AttentionAxes(NamedAxes):
             # Models have squares, and nothing beside them.
             is_exact = choice[Q_LEN] == USUAL
             q_len, kv_len = (length, length) if is_exact else about_square(rng.choice, build, length)
-        is_lone = check is None and choice[Q_LEN] == ONE and batch * heads == 1 and build.head_dim <= LONE_HEAD_DIM
-        if is_lone and choice[KV_LEN] == LONGEST:
-            kv_len = KEYS_OF_ONE_ROW
+        if check is None and batch * heads == 1 and build.head_dim <= LONE_HEAD_DIM:
+            if (choice[Q_LEN], choice[KV_LEN]) == (ONE, LONGEST):
+                kv_len = LONGEST_ALONE
+            elif (choice[Q_LEN], choice[KV_LEN]) == (LONG, ONE):
+                q_len = LONGEST_ALONE
         kind = choice[MASK]
         masks = (NO_MASK,) if kind == NONE else masks_by_kind(build.tile_keys, self._takes)[kind]
         mask = _fitted(rng, masks, batch, q_len, kv_len, build.tile_keys)
@@ -243,8 +250,8 @@ class AttentionAxes(NamedAxes):
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     @override
-    def far_cases(self, build: AttentionBuild, seed: int) -> Sequence[Case]:
-        return far_cases(build, seed) if self._most_tiles is None else ()
+    def far_cases(self, builds: Sequence[AttentionBuild], seed: int) -> Sequence[Case]:
+        return cases_of_campaign(builds, seed) if self._most_tiles is None else ()
 
     def _found_lengths(
         self, tile_rows: int, tile_keys: int, q_len: str, kv_len: str

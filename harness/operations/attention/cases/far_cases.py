@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.model.cases.case import Case
+from harness.model.problem import ELEMENT_BYTES
 from harness.model.spread import FAR
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.problem import DROPOUT, LAYOUT, Problem
@@ -11,9 +14,25 @@ MOST_SEQUENCES = 65_535
 """A grid has at most this many blocks along y and z, where most kernels have their heads and sequences."""
 FEW_ROWS = 5
 """Rows, or keys beyond a tile, of the other length, so that a case takes a fraction of a second."""
+SCRATCH_FAR = 3 * 2**30
+"""Distance at which offsets that overflow in 32 bits are negative, also if sequences lie up to a third farther apart.
+
+Launches that share scratch memory may all compute the same wrong offset. If that is another sequence's place, no
+result is wrong, since only the blocks of one sequence run. If it is negative, the access is out of bounds.
+"""
 
 
-def far_cases(build: AttentionBuild, seed: int) -> tuple[Case, ...]:
+def cases_of_campaign(builds: Sequence[AttentionBuild], seed: int) -> tuple[Case, ...]:
+    """Return the cases of the first build, and those for scratch memory, in the first build of 16 bits if there is one.
+
+    Many kernels have scratch memory only there, to sum in float32.
+    """
+    kept = [build for build in builds if not {DROPOUT, LAYOUT} & set(build.features)]
+    narrow = next((build for build in kept if ELEMENT_BYTES[build.dtype] == 2), builds[0])
+    return (*far_cases(builds[0], seed), *far_cases(narrow, seed, SCRATCH_FAR))
+
+
+def far_cases(build: AttentionBuild, seed: int, far: int = FAR) -> tuple[Case, ...]:
     """Return one case with many rows and few keys, and one with few rows and many keys, each of a single head.
 
     A sequence is as long as it has to be for a batch of at most `MOST_SEQUENCES`. None with dropout, whose numbers
@@ -22,14 +41,14 @@ def far_cases(build: AttentionBuild, seed: int) -> tuple[Case, ...]:
     if DROPOUT in build.features or LAYOUT in build.features:
         return ()
     shortest_row = min(build.head_dim, build.v_head_dim or build.head_dim)
-    long = -(-FAR // ((MOST_SEQUENCES - 1) * shortest_row)) + 1
+    long = -(-far // ((MOST_SEQUENCES - 1) * shortest_row)) + 1
     # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.
     few = min(build.tile_keys + FEW_ROWS, 2 * shortest_row - 1)
     features = build.drawn_features(lambda values: values[0])
     return tuple(
         Case(
             Problem(
-                heads=1, q_len=q_len, kv_len=kv_len, head_dim=build.head_dim, dtype=build.dtype, far=FAR, **features
+                heads=1, q_len=q_len, kv_len=kv_len, head_dim=build.head_dim, dtype=build.dtype, far=far, **features
             ),
             seed=seed,
             tile=build.tile,

@@ -58,7 +58,7 @@ class ExampleSequence:
         drawn: set[Case] = set()
         far = deque[Case]()
         if self.axes is not None and self.sanitized_each > 1:
-            far.extend(self.axes.far_cases(self.builds[0], self.seed))
+            far.extend(self.axes.far_cases(self.builds, self.seed))
         began, number, begun_with = tried, 0, set[Build]()
 
         def is_left_out(case: Case) -> bool:

@@ -19,6 +19,15 @@ def test_one_problem_has_more_keys_than_16_bits_count(name: str, seed: int):
     for place in places:
         p = cases[place - 1].problem
         assert p.q_len * p.heads * p.batch == 1 and p.head_dim <= 24
+    # Where the last keys matter most, it does not show if others are left out.
+    assert {"rising", "normal"} <= {cases[place - 1].regime for place in places}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ["fa2-cupy", "split-kv-cupy", "bwd-fa2-cupy", "row-wise-cupy"])
+def test_one_problem_has_more_rows_than_16_bits_count(name: str, seed: int):
+    long = [case.problem for case in usual_cases(name, seed) if case.problem.q_len > 2**16]
+    assert long and all(p.kv_len * p.heads * p.batch == 1 and p.head_dim <= 24 for p in long)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -26,8 +35,8 @@ def test_one_problem_has_more_keys_than_16_bits_count(name: str, seed: int):
 def test_two_problems_have_offsets_of_more_than_32_bits(name: str, seed: int):
     cases = usual_cases(name, seed)
     far = [(number, case.problem) for number, case in enumerate(cases, 1) if case.problem.far]
-    assert [number for number, _ in far] == [25, 26]
-    (_, rows), (_, keys) = far
+    assert [number for number, _ in far] == [25, 26, 27, 28]
+    (_, rows), (_, keys), *_ = far
     assert (rows.build_key, rows.q_len > rows.kv_len) == (cases[0].problem.build_key, True) and keys.kv_len > keys.q_len
     for p in (rows, keys):
         *_, last = p.spread.extent.places
@@ -35,6 +44,18 @@ def test_two_problems_have_offsets_of_more_than_32_bits(name: str, seed: int):
         # Scores, in float32, have a range of addresses of the emulator.
         assert (last + 1) * p.q_len * p.kv_len * 4 <= 2**35 or keys is p
         assert p.q_len * p.kv_len * p.head_dim <= 4 * MOST_WORK
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ["fa2-cupy", "bwd-fa2-cupy", "row-wise-cupy", "fa2-mma-cupy"])
+def test_scratch_memory_of_16_bit_builds_has_offsets_that_become_negative(name: str, seed: int):
+    *_, rows, keys = (case.problem for case in usual_cases(name, seed) if case.problem.far)
+    for p, length in ((rows, rows.q_len), (keys, keys.kv_len)):
+        *_, last = p.spread.extent.places
+        assert p.dtype != "float32" and length == max(p.q_len, p.kv_len)
+        # Rows are padded to whole tiles of 128, as a running dQ may be.
+        for padded in (length, -(-length // 128) * 128):
+            assert 2**31 <= last * padded * p.head_dim < 2**32
 
 
 @pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
