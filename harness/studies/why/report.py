@@ -229,8 +229,7 @@ def _notes(result: WhyResult) -> list[str]:
     untiled = [profile.variant for profile in _profiles(result) if has_no_tiles(profile)]
     if untiled:
         notes.append(
-            f"Untiled kernels, such as {' and '.join(untiled)}, typically take about four times as long as "
-            "predicted."
+            f"Untiled kernels, such as {' and '.join(untiled)}, typically take about four times as long as predicted."
         )
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
     notes.append(f"Verdicts: {verdicts}.")
