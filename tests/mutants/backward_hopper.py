@@ -30,7 +30,7 @@ _FORMULAS = (
 )
 SWAPPED_ROLES = (
     Patch(PLAN, "has_spans, mirrored_limits, stored", "has_spans, limits, mirrored_limits, stored"),
-    Patch(PLAN, "return mirrored_limits(problem), stats", "return limits(problem), stats"),
+    Patch(PLAN, "return mirrored_limits(problem), order", "return limits(problem), order"),
 )
 """Of the plan, which both languages have."""
 _MASKS = (

@@ -30,8 +30,8 @@ _FORMULAS = (
         KERNEL,
         "group's heads mapped by tiling, on warpgroups",
         (
-            "int32(visit.tile * BR), int32(block.first_head + visit.head)",
-            "int32(visit.tile * BR), int32(uint32(block.first_head) // uint32(2) + visit.head)",
+            "first_row(visit), int32(block.first_head + visit.head)",
+            "first_row(visit), int32(uint32(block.first_head) // uint32(2) + visit.head)",
         ),
     ),
 )

@@ -8,6 +8,7 @@ from tests.mutants import (
     backward_hopper,
     backward_hopper_numba,
     backward_masks,
+    backward_ordered,
     backward_spans,
     backward_tensor_cores,
     backward_tensor_cores_numba,
@@ -84,11 +85,14 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "sequences and masks that are no runs of the backward pass": backward_masks.MUTANTS,
     "score terms and sinks of the backward pass": score_gradients.MUTANTS,
     "backward pass on warpgroups": (*backward_hopper.MUTANTS, *backward_hopper_numba.MUTANTS),
+    "gradients summed in a fixed order": backward_ordered.MUTANTS,
     "backward pass on tensor cores": (*backward_tensor_cores.MUTANTS, *backward_tensor_cores_numba.MUTANTS),
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 
 EQUIVALENT: dict[str, str] = {
+    "dQ added before one's turn, in bwd-fa3-ordered": "this needs three tiles of keys, and 16 bits of dQ rarely show "
+    "which came first: 1 element of 28,800 in the problem of tests/variants/test_backward_fa3_ordered.py",
     "no tcgen05.fence, in fa4": "the sanitizer requires none, since mbarriers order accesses to tensor memory in the "
     "emulator. Nothing here would notice that such a fence is missing",
     "dS from unmasked P, in a masked product": "each product of the backward pass skips masked elements itself, so "

@@ -130,13 +130,17 @@ def _folders_of(folder: str) -> list[str]:
 def files_of(folder: str) -> frozenset[str]:
     """What a variant in `folder` may be made of, below variants/.
 
-    All files there, what their modules import, and what these do; and CUDA sources whose names such a module has. A
-    name that a module formats, such as f"{name}.cuh", may be of any such source in its own folder.
+    All files there, what their modules import, and what these do; CUDA sources whose names such a module has, and
+    kernel.cu of folders whose names it has. A name that a module formats, such as f"{name}.cuh", may be of any such
+    source in its own folder.
     """
     sources: dict[str, list[str]] = {}
     for shared in SHARED:
         for path in (VARIANTS / shared).glob("*.cu*"):
             sources.setdefault(path.name, []).append(f"{shared}/{path.name}")
+    for path in VARIANTS.glob("*/*/kernel.cu"):
+        kernel = str(path.relative_to(VARIANTS))
+        sources[kernel.removesuffix("/kernel.cu")] = [kernel]
     found: set[str] = set()
     unread = {f"{folder}/{path.name}" for path in (VARIANTS / folder).iterdir() if path.suffix in SUFFIXES}
     while unread:

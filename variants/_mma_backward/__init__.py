@@ -13,6 +13,7 @@ from variants import _features as features
 from variants._features import Feature, Files, arguments, declarations, has_spans, stored
 from variants._mma import FRAGMENT, LOG2_E, MmaTile, elements_per_copy, tile_copy
 from variants._mma.rawkernel import COMMON_WITH_TILES
+from variants._mma_backward.order import order
 from variants._mma_backward.stats import stats
 from variants._mma_backward.tile import BackwardMmaTile, row_bytes
 from variants._tiles import Tile, blocks, grid
@@ -124,16 +125,17 @@ def keys_launch(problem: Problem, kernel: Any, tile: BackwardMmaTile, adds_dQ: b
     return Launch(kernel, keys_grid(p, tile), (32 * tile.warps,), args, tile.shared_bytes(p.head_dim, adds_dQ))
 
 
-def end_kernel(problem: Problem, name: str, adds_dQ: bool, stats_of_tiles: bool = False) -> Any:
+def end_kernel(problem: Problem, name: str, adds_dQ: bool, stats_of_tiles: bool = False, in_order: bool = False) -> Any:
     """The kernel of prepare.cu or round.cu, `name`."""
     sizes = {"D": problem.head_dim, "BR": END_ROWS, "WARPS": END_WARPS}
-    types = (gradient_of_Q(adds_dQ), stats(stats_of_tiles))
+    types = (gradient_of_Q(adds_dQ), stats(stats_of_tiles), order(in_order))
     return mma_kernel(FOLDER, f"{name}.cu", f"bwd_mma_{name}", problem, sizes, types)
 
 
-def prepare_launch(problem: Problem, kernel: Any, adds_dQ: bool) -> Launch:
+def prepare_launch(problem: Problem, kernel: Any, adds_dQ: bool, in_order: bool = False) -> Launch:
     """The launch that computes D, and L = log2(e) lse."""
-    args = ("O", "dO", "lse", "L", "D", np.int32(problem.q_len), gradient_of_Q(adds_dQ).argument)
+    types = arguments((gradient_of_Q(adds_dQ), order(in_order)))
+    args = ("O", "dO", "lse", "L", "D", np.int32(problem.q_len), *types)
     return end_launch(problem, kernel, args, tiles=2)
 
 

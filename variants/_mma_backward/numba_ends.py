@@ -33,6 +33,7 @@ from variants._mma.numba_mma import (
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma_backward import DQ_COLUMNS, END_ROWS, END_WARPS
 from variants._mma_backward.numba_dq import FLOAT_BYTES, FRAGMENT, ZERO, as_float, load_fragment, to_lane
+from variants._mma_backward.numba_order import begin_turns, turn_of
 from variants._mma_backward.numba_stats import numba_stats
 
 BR, WARPS = END_ROWS, END_WARPS  # rows per block
@@ -54,10 +55,12 @@ def first_fragment(dQ, q_len, first_row, DQ_TILES):
 
 
 @functools.cache
-def end_kernels(head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool = False) -> SimpleNamespace:
+def end_kernels(
+    head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool = False, in_order: bool = False
+) -> SimpleNamespace:
     """The kernels `bwd_mma_prepare` and `bwd_mma_round`; `adds_dQ`: blocks add their parts to dQ in memory.
 
-    `stats_of_tiles`: see `stats`.
+    `stats_of_tiles`: see `stats`. `in_order`: see `order`.
     """
     D = head_dim
     tiles, mma = numba_tiles(D, WARPS, dtype), numba_mma(dtype)
@@ -107,6 +110,12 @@ def end_kernels(head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool =
                 store_numbers(to + uint64(uint32(e)) * uint64(16), NOTHINGS)
                 e = int32(e + THREADS)
 
+    # It is the turn of the first tile of keys.
+    @cuda.jit(device=True, forceinline=True)
+    def begin_all_turns(order, q_len, first_row):
+        if in_order and thread_index() == 0:
+            begin_turns(turn_of(order, head_index(), first_row, q_len))
+
     # What fills the head's last tile of L and D, behind its last row: P = 0.
     @cuda.jit(device=True, forceinline=True)
     def fill_stats(L, delta, q_len, first_row, rows, first_stat):
@@ -120,7 +129,7 @@ def end_kernels(head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool =
 
     # Dao 2023, arXiv 2307.08691, algorithm 2, lines 3 and 4. And L = log2(e) lse.
     @cuda.jit(launch_bounds=THREADS)
-    def bwd_mma_prepare(O, dO, lse, L, delta, q_len, dQ):
+    def bwd_mma_prepare(O, dO, lse, L, delta, q_len, dQ, order):
         O_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         dO_tile = uint32(O_tile + TILE_BYTES)
         first_row = int32(cuda.blockIdx.x * BR)
@@ -134,6 +143,7 @@ def end_kernels(head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool =
         copy_tile(dO_tile, BR, global_address(dO) + first * uint64(D * STORED_BYTES), rows)
         commit_copies()
         clear_dQ(dQ, q_len, first_row, rows)
+        begin_all_turns(order, q_len, first_row)
         thread, first_stat = thread_index(), head_index() * uint64(stat_rows(q_len)) + uint64(first_row)
         of_row = (first + uint64(thread)) * uint64(FLOAT_BYTES)
         stat_of_row = (first_stat + uint64(thread)) * uint64(FLOAT_BYTES)

@@ -1,5 +1,5 @@
 // What comes before gradients on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 2, lines 3 and 4. mma.cuh and tiles.cuh,
-// and dq.cuh and stats.cuh with the types DQ and Stats, are put before this text. The Numba twin is in numba_ends.py.
+// and dq.cuh, stats.cuh and order.cuh with the types DQ, Stats and Order, are put before this text. The Numba twin is in numba_ends.py.
 //
 // Compile-time parameters: D (elements per row), BR (rows per block), WARPS.
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ float product_of_row(const unsigned char *O_tile, con
 // The grid is (blocks of rows, heads, batch).
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_mma_prepare(
     const stored *__restrict__ O, const stored *__restrict__ dO, const float *__restrict__ lse, float *__restrict__ L,
-    float *__restrict__ delta, int q_len, DQ dQ)
+    float *__restrict__ delta, int q_len, DQ dQ, Order order)
 {
     extern __shared__ __align__(128) unsigned char O_tile[];
     unsigned char *const dO_tile = O_tile + BR * ROW_BYTES;
@@ -51,6 +51,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_mma_prepare(
         for (int e = threadIdx.x * 4; e < (rows + 15) / 16 * DQ_TILES * FRAGMENT; e += THREADS * 4) {
             *reinterpret_cast<float4 *>(dQ_i + e) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
+    }
+    if constexpr (Order::IS_FIXED) {
+        if (threadIdx.x == 0) *order.turn(head, first_row, q_len) = 0;
     }
 
     // Line 4: D = rowsum(dO o O). And L = log2(e) lse.

@@ -58,6 +58,7 @@ from variants._mma_backward import (
     prepare_launch,
     running_shape,
 )
+from variants._mma_backward.order import order, turn_bytes, turns
 from variants._mma_backward.stats import stats, tiled_stats_bytes, tiled_stats_shape
 from variants._tiles import Tile
 from variants._tiles.backward import Claims, sum_of_launches
@@ -124,27 +125,27 @@ def default_tile(problem: Problem) -> BackwardWarpgroupTile:
     return BackwardWarpgroupTile(Br=128 if problem.head_dim <= 64 else 64, Bc=128, stages=2)
 
 
-def features_of(problem: Problem) -> tuple[Feature, ...]:
-    """The kernel's features; the first one is a parameter."""
-    return mirrored_limits(problem), stats(of_tiles=True)
+def features_of(problem: Problem, in_order: bool) -> tuple[Feature, ...]:
+    """The kernel's features; all but the last one are parameters."""
+    return mirrored_limits(problem), order(in_order), stats(of_tiles=True)
 
 
-def cupy_kernels(problem: Problem, tile: BackwardWarpgroupTile) -> tuple[Any, ...]:
-    """CUDA kernels that compute D, then all gradients, then round dQ."""
-    prepare, rounding = (end_kernel(problem, name, adds_dQ=True, stats_of_tiles=True) for name in ("prepare", "round"))
-    return prepare, keys_kernel(problem, tile), rounding
+def cupy_kernels(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool = False) -> tuple[Any, ...]:
+    """CUDA kernels that compute D, then all gradients, then round dQ. `in_order`: tiles of keys add to dQ in order."""
+    prepare, rounding = (end_kernel(problem, name, True, True, in_order) for name in ("prepare", "round"))
+    return prepare, keys_kernel(problem, tile, in_order), rounding
 
 
-def numba_kernels(problem: Problem, tile: BackwardWarpgroupTile) -> tuple[Any, ...]:
-    """Numba kernels that compute D, then all gradients, then round dQ."""
+def numba_kernels(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool = False) -> tuple[Any, ...]:
+    """Numba kernels that compute D, then all gradients, then round dQ. `in_order`: tiles of keys add to dQ in order."""
     from variants._mma_backward.numba_ends import end_kernels
     from variants.attention_backward.fa3.numba_kernel import keys_kernel as numba_keys_kernel
 
-    ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True, stats_of_tiles=True)
-    return ends.bwd_mma_prepare, numba_keys_kernel(problem, tile), ends.bwd_mma_round
+    ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True, stats_of_tiles=True, in_order=in_order)
+    return ends.bwd_mma_prepare, numba_keys_kernel(problem, tile, in_order), ends.bwd_mma_round
 
 
-def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
+def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool) -> Any:
     """The kernel of kernel.cu."""
     from variants._hopper.products import products, products_across, products_of_registers
     from variants._hopper.rawkernel import FOR_HOPPER, MMA
@@ -154,7 +155,7 @@ def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
     sizes = {"D": width, "HEAD_DIM": problem.head_dim, "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
     sizes |= {"LARGEST_PART": LARGEST_PART, "LARGEST_DQ": LARGEST_DQ}
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
-    files, using = declarations(features_of(problem))
+    files, using = declarations(features_of(problem, in_order))
     hopper = tuple(("_hopper", f"{part}.cuh") for part in ("hopper", "slots", "registers"))
     text = products(tile.Br, problem.head_dim, problem.dtype, "=f")
     text += "".join(products_across(columns, problem.dtype) for columns in sorted(set(dQ_columns(problem.head_dim))))
@@ -164,8 +165,8 @@ def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
     return raw_kernel(FOLDER, "bwd_fa3", options, common, using + text, parts=(("_mma_backward", "seen.cuh"), *own))
 
 
-def plan(problem: Problem, kernels: Kernels, tile: BackwardWarpgroupTile | None = None) -> Plan:
-    """Three launches; `tile` is the problem's default unless given."""
+def plan(problem: Problem, kernels: Kernels, tile: BackwardWarpgroupTile | None = None, in_order: bool = False) -> Plan:
+    """Three launches; `tile` is the problem's default unless given. `in_order` is that of the kernels."""
     p, tile = problem, tile or default_tile(problem)
     prepare, of_keys, rounding = kernels(p, tile)
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads_count
@@ -178,21 +179,22 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardWarpgroupTile | None 
         rows_map("dV", p, kv_heads, p.kv_len, WARPGROUP_ROWS),
     )
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(p.tau), np.float32(p.tau * LOG2_E))
-    limits, _ = features_of(p)
+    *parameters, _ = features_of(p, in_order)
     launch = Launch(
         of_keys,
         keys_grid(p, tile),
         (tile.threads,),
-        (*maps, "L", "D", RUNNING, *sizes, *arguments((limits,))),
+        (*maps, "L", "D", RUNNING, *sizes, *arguments(tuple(parameters))),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     round_args = ("dQ", np.int32(p.q_len), np.float32(p.tau), gradient_of_Q(added=True).argument)
     return Plan(
-        launches=(prepare_launch(p, prepare, adds_dQ=True), launch, end_launch(p, rounding, round_args, tiles=1)),
+        launches=(prepare_launch(p, prepare, True, in_order), launch, end_launch(p, rounding, round_args, tiles=1)),
         buffers=(
             Buffer("L", tiled_stats_shape(p), "float32"),
             Buffer("D", tiled_stats_shape(p), "float32"),
             Buffer(RUNNING, running_shape(p), "float32"),
+            *([turns(p)] if in_order else []),
         ),
     )
 
@@ -235,12 +237,12 @@ class BoxSchedule(MmaBackwardSchedule):
         return boxes_bytes(first, self._keys, p.head_dim)
 
 
-def claim(problem: Problem, tile: BackwardWarpgroupTile | None = None) -> Traffic:
+def claim(problem: Problem, tile: BackwardWarpgroupTile | None = None, in_order: bool = False) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    return sum_of_launches(claims(problem, tile))
+    return sum_of_launches(claims(problem, tile, in_order))
 
 
-def claims(problem: Problem, tile: BackwardWarpgroupTile | None = None) -> Claims:
+def claims(problem: Problem, tile: BackwardWarpgroupTile | None = None, in_order: bool = False) -> Claims:
     """The bytes of each launch."""
     p, tile = problem, tile or default_tile(problem)
     s, ends = BoxSchedule(p, tile), MmaBackwardSchedule(p, Tile(END_ROWS, END_ROWS))
@@ -248,12 +250,13 @@ def claims(problem: Problem, tile: BackwardWarpgroupTile | None = None) -> Claim
     running_bytes, added_bytes = int(ends.running_bytes.sum()), int((s.visits * s.running_bytes).sum())
     keys_read = int((s.visits * 2 * (s.Q_box_bytes + stat_bytes // len(s.visits))).sum() + 2 * s.K_box_bytes.sum())
     keys_read += added_bytes + int(s.key_limit_bytes.sum())
+    turns_begun, turns_awaited, turns_passed = turn_bytes(s) if in_order else (0, 0, 0)
     return Claims(
         prepare=(
             int((2 * ends.copied_Q_bytes + ends.stat_bytes).sum()),
-            2 * tiled_stats_bytes(p, END_ROWS) + running_bytes,
+            2 * tiled_stats_bytes(p, END_ROWS) + running_bytes + turns_begun,
         ),
-        of_keys=(keys_read, added_bytes + int(2 * s.dK_box_bytes.sum())),
+        of_keys=(keys_read + turns_awaited, added_bytes + int(2 * s.dK_box_bytes.sum()) + turns_passed),
         rounding=(running_bytes, int(ends.Q_bytes.sum())),
         of_sinks=(0, 0),
     )

@@ -1,7 +1,7 @@
 // FlashAttention-3, backward pass: Shah et al. 2024, arXiv 2407.08608, algorithm 3 (roles), whose loop is lines 8 to 16 of
 // Dao 2023, arXiv 2307.08691, algorithm 2; line numbers below are those. What surrounds it is in _mma_backward/prepare.cu and
-// round.cu, what a tile of rows takes in scoring.cuh and products.cuh. Limits and Stats are types that the plan chooses. The
-// Numba twin is numba_kernel.py.
+// round.cu, what a tile of rows takes in scoring.cuh and products.cuh. Limits, Stats and Order are types that the plan chooses.
+// The Numba twin is numba_kernel.py.
 
 // What the consumers of a block need, K_j and V_j of one head.
 struct KeyBlock {
@@ -26,7 +26,7 @@ __device__ __forceinline__ void add_part_of_dQ(const KeyBlock &block, Barriers &
     wait_for_products<PENDING>(dQ_i);
     if (threadIdx.x % 32 == 0) barriers.dS.release(n);
     float *const dQ_head = dQ + (block.first_head + visit.head) * floats_of_head(unknown(block.q_len));
-    add_dQ(dQ_i, block.chip, dQ_head, visit.first_row(), block.q_len);
+    add_dQ(dQ_i, block.chip, barriers, n, dQ_head, visit.first_row(), block.q_len);
 }
 
 template <int PENDING, class BeginOthers>
@@ -113,7 +113,7 @@ __device__ __forceinline__ void consume(Sums &dK, Sums &dV, const KeyBlock &bloc
     }
     const int last = block.visits.count - 1;
     if (has_dQ(last, consumer)) add_to_dQ<0>(block, barriers, last, before, consumer, dQ, [] {});
-    if (leads) wait_until_read();
+    if (leads && !Order::IS_FIXED) wait_until_read();
 }
 
 // The producer, one lane: K_j and V_j, and all Q_i and dO_i that the block visits.
@@ -147,13 +147,34 @@ __device__ __forceinline__ void produce(const KeyBlock &block, Barriers &barrier
     }
 }
 
+// One thread, if the order is fixed. Line 15 in memory: dQ_i of all tiles that the block visits, of each once those of the tile
+// of keys before, which visits `before`, have been added.
+__device__ __forceinline__ void add_in_order(const KeyBlock &block, Barriers &barriers, const Order &order, const Visits &before,
+                                             float *dQ)
+{
+    const int number = blockIdx.y, first_that_waits = before.tiles > 0 ? before.first_tile : 1;
+    Visit visit = Visit::first(block.visits);
+#pragma unroll 1
+    for (; visit.number < block.visits.count; visit.next(block.visits)) {
+        const int n = visit.number, row = visit.first_row(), q_len = unknown(block.q_len);  // there are few registers
+        const unsigned head = block.first_head + visit.head;
+        int *const turn = order.turn(head, row, q_len);
+        barriers.wait_until_dQ_is_full(n);
+        if (visit.tile >= first_that_waits) wait_for_turn(turn, number);
+        add_parts_of_dQ(block.chip, n, dQ + head * floats_of_head(q_len), row, q_len);
+        wait_until_read();
+        barriers.release_dQ(n);
+        pass_turn(turn, number + 1);
+    }
+}
+
 // L is lse times log2 e, D = rowsum(dO o O). The grid is (heads of K and V, tiles of keys, batch): the first keys, which most
 // rows see where causal, of all heads start first.
 extern "C" __global__ __launch_bounds__(THREADS, 1) void bwd_fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
     const __grid_constant__ TensorMap dO, const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
     const float *__restrict__ L, const float *__restrict__ delta, float *__restrict__ dQ, int q_len, int kv_len, int group,
-    float tau, float tau2, Limits limits)
+    float tau, float tau2, Limits limits, Order order)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
@@ -172,7 +193,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void bwd_fa3(
     // setmaxnreg counts where each role is one branch.
     if (threadIdx.x < WARPGROUP) {
         keep_registers<24>();
-        if (threadIdx.x == 0) produce(block, barriers, Q, K, V, dO, L, delta, kv_head);
+        if (threadIdx.x == 0) {
+            produce(block, barriers, Q, K, V, dO, L, delta, kv_head);
+        } else if (Order::IS_FIXED && threadIdx.x == ADDER && visits.count > 0) {
+            const auto rows = limits.of_sequence(blockIdx.z, kv_len, q_len);
+            const bool is_first = blockIdx.y == 0;
+            const Visits before = is_first ? Visits{} : Visits::of(rows.first(first_key - BC), rows.end(first_key - 1), group);
+            add_in_order(block, barriers, order, before, dQ);
+        }
     } else {
         take_registers<240>();
         const int consumer = uniform(threadIdx.x / WARPGROUP) - 1;

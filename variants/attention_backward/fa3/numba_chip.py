@@ -12,11 +12,13 @@ from numba import cuda, int32, uint32
 from variants._hopper import ELEMENT_BYTES, padded
 from variants._hopper.numba_hopper import WARPGROUP, publish_barriers
 from variants._hopper.numba_slots import BARRIER_BYTES, numba_slots
+from variants._mma.numba_mma import unknown
 from variants.attention_backward.fa3 import CONSUMERS, LARGEST_DQ, BackwardWarpgroupTile, dQ_columns
 
 CONSUMER_THREADS = WARPGROUP * CONSUMERS
 WARPS = CONSUMER_THREADS // 32  # of consumers
 THREADS = WARPGROUP + CONSUMER_THREADS
+ADDER = 32  # the thread that adds dQ in a fixed order, of the producer's warpgroup
 ALL_CONSUMERS = 1  # number of a named barrier
 KEY_BYTES = 128  # of a box of dS^T
 FRAGMENT = 128  # floats of 16 rows and 8 columns (_mma_backward/numba_dq.py)
@@ -25,7 +27,8 @@ FLOAT_BYTES = 4
 
 class Visits(NamedTuple):
     """The tiles of rows that a block visits: those with a row that sees one of its keys, of all heads that share the
-    keys."""
+    keys. In a fixed order their numbers are negative: the last rows come first. Where causal, all blocks see these, and
+    can follow each other soon."""
 
     first_tile: Any
     tiles: Any
@@ -41,6 +44,11 @@ class Visit(NamedTuple):
     tile: Any
 
 
+@cuda.jit(device=True, forceinline=True)
+def first_visit(visits):
+    return Visit(int32(0), int32(0), visits.first_tile)
+
+
 # A visit after this one.
 @cuda.jit(device=True, forceinline=True)
 def after(visit, visits):
@@ -50,8 +58,8 @@ def after(visit, visits):
 
 
 @functools.cache
-def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
-    """Constants, places on chip, barriers and visits."""
+def numba_chip(head_dim: int, tile: BackwardWarpgroupTile, in_order: bool = False) -> SimpleNamespace:
+    """Constants, places on chip, barriers and visits. On `in_order`, see `order`, only the last two depend."""
     D, BR, BC, STAGES = padded(head_dim), tile.Br, tile.Bc, tile.stages
     ROWS_BYTES = BR * D * ELEMENT_BYTES  # of Q_i, and of dO_i
     KEYS_BYTES = BC * D * ELEMENT_BYTES  # of K_j, and of V_j
@@ -69,6 +77,9 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     HALVE_COLUMNS = not HALVE_ROWS and not TAKE_TURNS
     FIRST_COLUMNS, LAST_COLUMNS = dQ_columns(head_dim)
     FRAGMENTS = head_dim // 8  # side by side
+    # Which consumers' warps have parts of dQ_i of a tile, and how many tiles' parts have places on chip.
+    WARPS_WITH_DQ = WARPS // CONSUMERS if TAKE_TURNS else WARPS
+    TILES_OF_DQ = CONSUMERS if TAKE_TURNS else 1
     WARP_DQ_BYTES = FIRST_COLUMNS // 8 * FRAGMENT * FLOAT_BYTES  # 16 rows
 
     # Whether the warpgroup has a part of dQ_i of the tile that the block visits as its `n`-th.
@@ -122,7 +133,9 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     Q = numba_slots(STAGES, V.END)
     dO = numba_slots(STAGES, Q.END)
     dS = numba_slots(2, dO.END, WARPS)  # which all warps of consumers fill, and those that have a part of dQ_i read
-    init_K, init_V, init_Q, init_dO, init_dS = K.init, V.init, Q.init, dO.init, dS.init
+    # Parts of dQ_i in their places, for the thread that adds them in a fixed order.
+    dQ = numba_slots(TILES_OF_DQ, dS.END, WARPS_WITH_DQ)
+    init_K, init_V, init_Q, init_dO, init_dS, init_dQ = K.init, V.init, Q.init, dO.init, dS.init, dQ.init
 
     # By one thread.
     @cuda.jit(device=True, forceinline=True)
@@ -131,7 +144,9 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
         init_V(barriers, 1)
         init_Q(barriers, WARPS)
         init_dO(barriers, WARPS)
-        init_dS(barriers, WARPS // CONSUMERS if TAKE_TURNS else WARPS)
+        init_dS(barriers, WARPS_WITH_DQ)
+        if in_order:
+            init_dQ(barriers, 1)
         publish_barriers()
 
     # Rows `first` to `end` - 1 see the keys.
@@ -139,7 +154,13 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
     def visits_of(first, end, heads):
         tile = int32(uint32(first) // uint32(BR))
         tiles = int32(int32(uint32(end + BR - 1) // uint32(BR)) - tile) if first < end else int32(0)
+        if in_order:
+            tile = unknown(int32(1 - tile - tiles))  # as in the CUDA twin
         return Visits(tile, tiles, int32(heads * tiles))
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_row(visit):
+        return int32(visit.tile * (-BR if in_order else BR))
 
     return SimpleNamespace(
         D=D,
@@ -149,6 +170,8 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
         DS_BOX_BYTES=DS_BOX_BYTES,
         FRAGMENTS=FRAGMENTS,
         WARP_DQ_BYTES=WARP_DQ_BYTES,
+        WARPS_WITH_DQ=WARPS_WITH_DQ,
+        TAKE_TURNS=TAKE_TURNS,
         HALVE_ROWS=HALVE_ROWS,
         HALVE_COLUMNS=HALVE_COLUMNS,
         FIRST_COLUMNS=FIRST_COLUMNS,
@@ -166,7 +189,9 @@ def numba_chip(head_dim: int, tile: BackwardWarpgroupTile) -> SimpleNamespace:
         Q=Q,
         dO=dO,
         dS=dS,
-        BARRIERS=dS.END // BARRIER_BYTES,
+        dQ=dQ,
+        BARRIERS=(dQ if in_order else dS).END // BARRIER_BYTES,
         init_barriers=init_barriers,
         visits_of=visits_of,
+        first_row=first_row,
     )

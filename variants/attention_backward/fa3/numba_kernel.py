@@ -15,6 +15,7 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from harness import Problem
 from variants._features import has_spans
+from variants._features.numba_limits import numba_limits as limits_in_memory
 from variants._hopper.numba_hopper import (
     WARPGROUP,
     load_run,
@@ -28,17 +29,19 @@ from variants._hopper.numba_hopper import (
 from variants._mma.numba_mma import ALL_LANES, global_address, lane_index, shared_address, thread_index, unknown
 from variants._mma.numba_unrolled import unrolled
 from variants._mma_backward.numba_limits import numba_limits
+from variants._mma_backward.numba_order import pass_turn, turn_of, wait_for_turn
 from variants._mma_backward.numba_seen import Pairs, numba_seen
 from variants._mma_backward.numba_stats import numba_stats
 from variants._tiles.numba_grids import head_index_across
 from variants.attention_backward.fa3 import BackwardWarpgroupTile
 from variants.attention_backward.fa3.numba_chip import (
+    ADDER,
     ALL_CONSUMERS,
     CONSUMER_THREADS,
     FLOAT_BYTES,
     THREADS,
-    Visit,
     after,
+    first_visit,
     numba_chip,
 )
 from variants.attention_backward.fa3.numba_not_finite import numba_not_finite
@@ -64,15 +67,15 @@ class KeyBlock(NamedTuple):
     """tau times log2 e."""
 
 
-def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
-    """The kernel `bwd_fa3`."""
-    return _keys_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem))
+def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool) -> Any:
+    """The kernel `bwd_fa3`. `in_order`: see `order`."""
+    return _keys_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), in_order)
 
 
 @functools.cache
-def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: bool) -> Any:
+def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: bool, in_order: bool) -> Any:
     BR, BC = tile.Br, tile.Bc
-    places = numba_chip(head_dim, tile)
+    places = numba_chip(head_dim, tile, in_order)
     D, BARRIERS = places.D, places.BARRIERS
     ROWS_BYTES, KEYS_BYTES, STAT_BYTES = places.ROWS_BYTES, places.KEYS_BYTES, places.STAT_BYTES
     V_tile, Q_tile, dO_tile, dS_tile = places.V_tile, places.Q_tile, places.dO_tile, places.dS_tile
@@ -83,6 +86,8 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
     Q_full, expect_Q, wait_for_Q = Q_slots.full, Q_slots.expect, Q_slots.wait_until_full
     dO_full, expect_dO, wait_for_dO = dO_slots.full, dO_slots.expect, dO_slots.wait_until_full
     wait_until_Q_is_empty, release_Q = Q_slots.wait_until_empty, Q_slots.release
+    wait_until_dQ_is_full, release_dQ = places.dQ.wait_until_full, places.dQ.release
+    first_row = places.first_row
     has_dQ, DQ_FLOATS, dS_slots = places.has_dQ, places.FIRST_COLUMNS // 2, places.dS
     wait_until_dS_is_empty, fill_dS = dS_slots.wait_until_empty, dS_slots.fill
     wait_for_dS, release_dS = dS_slots.wait_until_full, dS_slots.release
@@ -91,9 +96,11 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
     limits_, all_see, stat_rows = numba_limits(spans, BC), numba_seen(spans).all_see, numba_stats(of_tiles=True)
     of_block, first_seeing, end_seeing = limits_.of_block, limits_.first, limits_.end
     clear_all_not_finite = numba_not_finite(head_dim, tile, dtype).clear_all_not_finite
-    products, scoring = numba_products(head_dim, tile, dtype), numba_scoring(head_dim, tile, dtype, spans)
+    products, scoring = numba_products(head_dim, tile, dtype, in_order), numba_scoring(head_dim, tile, dtype, spans)
     multiply_rows, add_rows, add_product = products.multiply_rows, products.add_rows, products.add_product
     bytes_of_head, write_keys = products.bytes_of_head, products.write_keys
+    add_parts_of_dQ, in_memory = products.add_parts_of_dQ, limits_in_memory(spans)
+    of_sequence, first_of, end_of = in_memory.of_sequence, in_memory.first, in_memory.end
     first_part, last_part = products.first_part, products.last_part
     PARTS_ARE_EQUAL = places.FIRST_COLUMNS == places.LAST_COLUMNS
     load_stats, exponentiate = scoring.load_stats, scoring.exponentiate
@@ -130,7 +137,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
             if lane_index() == uint32(0):
                 release_dS(barriers, before.number)
             dQ_head = dQ + uint64(uint32(block.first_head + before.head)) * bytes_of_head(unknown(block.q_len))
-            add_dQ(dQ_i, chip, dQ_head, int32(before.tile * BR), block.q_len)
+            add_dQ(dQ_i, chip, barriers, before.number, dQ_head, first_row(before), block.q_len)
 
         return add_part
 
@@ -147,7 +154,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
             if lane_index() == uint32(0):
                 release_dS(barriers, last.number)
             dQ_head = dQ + uint64(uint32(block.first_head + last.head)) * bytes_of_head(unknown(block.q_len))
-            add_dQ(dQ_i, chip, dQ_head, int32(last.tile * BR), block.q_len)
+            add_dQ(dQ_i, chip, barriers, last.number, dQ_head, first_row(last), block.q_len)
 
         return add_part
 
@@ -171,7 +178,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
     # A consumer warpgroup. Lines 10 to 16 for its keys, and its part of dQ_i, of one tile of rows.
     @cuda.jit(device=True, forceinline=True)
     def visit_rows(dK, dV, dQ_i, L, S, dP, P, dS, block, visit, before, consumer, keys_not_finite, dQ):
-        chip, barriers, n, row = block.chip, block.barriers, visit.number, int32(visit.tile * BR)
+        chip, barriers, n, row = block.chip, block.barriers, visit.number, first_row(visit)
         leads = lane_index() == uint32(0)
         first_key = int32(block.first_key + 64 * consumer)
         own_keys = uint32(consumer) * uint32(64 * ROW_BYTES)
@@ -236,7 +243,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
         wait_for_K(block.barriers, 0)
         wait_for_V(block.barriers, 0)
         keys_not_finite = False
-        visit = Visit(int32(0), int32(0), block.visits.first_tile)
+        visit = first_visit(block.visits)
         before = visit
         while visit.number < block.visits.count:
             keys_not_finite = visit_rows(
@@ -246,16 +253,16 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
             visit = after(visit, block.visits)
         if has_dQ(before.number, consumer):
             add_last_to_dQ(dQ_i, block, before, consumer, dQ)
-        if lane_index() == uint32(0):
+        if lane_index() == uint32(0) and not in_order:
             wait_until_read()
 
     # The producer, one lane: K_j and V_j, and all Q_i and dO_i that the block visits.
     @cuda.jit(device=True, forceinline=True)
     def produce(block, Q, K, V, dO, L, delta, kv_head):
         chip, barriers, padded = block.chip, block.barriers, stat_rows(block.q_len)
-        visit = Visit(int32(0), int32(0), block.visits.first_tile)
+        visit = first_visit(block.visits)
         while visit.number < block.visits.count:
-            n, row, head = visit.number, int32(visit.tile * BR), int32(block.first_head + visit.head)
+            n, row, head = visit.number, first_row(visit), int32(block.first_head + visit.head)
             first = (uint64(uint32(head)) * uint64(uint32(padded)) + uint64(uint32(row))) * uint64(FLOAT_BYTES)
             if n == 0:
                 expect_K(barriers, 0, KEYS_BYTES)
@@ -273,8 +280,37 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
             load_run(delta_of(chip, n), delta + first, STAT_BYTES, dO_full(barriers, n))
             visit = after(visit, block.visits)
 
+    # One thread, if the order is fixed. Line 15 in memory: dQ_i of all tiles that the block visits, of each once those
+    # of the tile of keys before, which visits `before`, have been added.
+    @cuda.jit(device=True, forceinline=True)
+    def add_in_order(block, order, before, dQ):
+        chip, barriers, number = block.chip, block.barriers, int32(cuda.blockIdx.y)
+        first_that_waits = before.first_tile if before.tiles > 0 else int32(1)
+        visit = first_visit(block.visits)
+        while visit.number < block.visits.count:
+            n, row, q_len = visit.number, first_row(visit), unknown(block.q_len)  # there are few registers
+            head = uint32(block.first_head + visit.head)
+            turn = turn_of(order, head, row, q_len)
+            wait_until_dQ_is_full(barriers, n)
+            if visit.tile >= first_that_waits:
+                wait_for_turn(turn, number)
+            add_parts_of_dQ(chip, n, dQ + uint64(head) * bytes_of_head(q_len), row, q_len)
+            wait_until_read()
+            release_dQ(barriers, n)
+            pass_turn(turn, int32(number + 1))
+            visit = after(visit, block.visits)
+
+    # Which tiles of rows the block visits that has the tile of keys before.
+    @cuda.jit(device=True, forceinline=True)
+    def visits_before(limits, first_key, q_len, kv_len, group):
+        first, end = int32(0), int32(0)
+        if cuda.blockIdx.y > 0:
+            rows = of_sequence(limits, cuda.blockIdx.z, kv_len, q_len)
+            first, end = int32(first_of(rows, int32(first_key - BC))), int32(end_of(rows, int32(first_key - 1)))
+        return visits_of(first, end, group)
+
     @cuda.jit(launch_bounds=(THREADS, 1), arch="sm_90a")
-    def bwd_fa3(Q, K, V, dO, dK, dV, L, delta, dQ, q_len, kv_len, group, tau, tau2, limits):
+    def bwd_fa3(Q, K, V, dO, dK, dV, L, delta, dQ, q_len, kv_len, group, tau, tau2, limits, order):
         dynamic, barriers = cuda.shared.array(0, uint32, alignment=128), cuda.shared.array(BARRIERS, uint64)
         chip = uint32((shared_address(dynamic) + uint32(1023)) & uint32(0xFFFFFC00))
 
@@ -298,6 +334,9 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
             keep_registers()
             if thread_index() == 0:
                 produce(block, Q, K, V, dO, global_address(L), global_address(delta), kv_head)
+            if in_order and thread_index() == ADDER and visits.count > 0:
+                before = visits_before(limits, first_key, q_len, kv_len, group)
+                add_in_order(block, order, before, global_address(dQ))
         else:
             take_registers()
             consumer = int32(cuda.shfl_sync(ALL_LANES, int32(uint32(thread_index()) // uint32(WARPGROUP)), 0) - 1)

@@ -29,7 +29,7 @@ from variants._hopper.numba_products import numba_products_across
 from variants._mma.numba_assembly import U32, assembly
 from variants._mma.numba_mma import ALL_LANES, C_FRAGMENT, numba_mma, thread_index
 from variants._mma.numba_unrolled import unrolled
-from variants.attention_backward.fa3 import BackwardWarpgroupTile
+from variants.attention_backward.fa3 import CONSUMERS, BackwardWarpgroupTile
 from variants.attention_backward.fa3.numba_chip import ALL_CONSUMERS, FLOAT_BYTES, FRAGMENT, KEY_BYTES, numba_chip
 
 # The tile of dS^T is transposed by the product, which sums over its keys.
@@ -42,12 +42,13 @@ def store_floats(typing_context, at, c):
 
 
 @functools.cache
-def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> SimpleNamespace:
-    """Device functions for these compile-time parameters."""
+def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, in_order: bool) -> SimpleNamespace:
+    """Device functions for these compile-time parameters. `in_order`: see `order`."""
     places = numba_chip(head_dim, tile)
     D, BR, BC, dQ_place = places.D, tile.Br, tile.Bc, places.dQ_place
     HALVE_ROWS, HALVE_COLUMNS = places.HALVE_ROWS, places.HALVE_COLUMNS
     DS_BOX_BYTES, WARP_DQ_BYTES = places.DS_BOX_BYTES, places.WARP_DQ_BYTES
+    wait_until_dQ_is_empty, fill_dQ = places.dQ.wait_until_empty, places.dQ.fill
     ROWS_DQ_BYTES = places.FRAGMENTS * FRAGMENT * FLOAT_BYTES  # 16 rows
     hopper, products, packed = numba_hopper(D), products_of_rows(BR, head_dim, dtype), numba_mma(dtype).packed
     COLUMNS, ROW_BYTES = hopper.COLUMNS, hopper.ROW_BYTES
@@ -133,22 +134,28 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
 
         store_all_columns = unrolled(columns // 8, store_8_columns)
 
-        # The warp's part, 16 rows of the tile from `first_row` on -> its place on chip, and from there added to dQ of
-        # the head.
+        # The warp's part, 16 rows of the `n`-th tile, from `first_row` on -> its place on chip, and from there added to
+        # dQ of the head.
         @cuda.jit(device=True, forceinline=True)
-        def add_dQ(dQ, chip, dQ_head, first_row, q_len):
+        def add_dQ(dQ, chip, barriers, n, dQ_head, first_row, q_len):
             thread = uint32(uint32(thread_index()) - uint32(WARPGROUP))
             lane, warp = thread & uint32(31), thread // uint32(32)
             rows_of_16 = warp if HALVE_ROWS else warp % uint32(4)
             row = int32(first_row + int32(rows_of_16 * uint32(16)))
             place = dQ_place(chip, warp)
             if lane == uint32(0):
-                wait_until_read()  # what was there before
+                if in_order:
+                    wait_until_dQ_is_empty(barriers, n)
+                else:
+                    wait_until_read()  # what was there before
             cuda.syncwarp(ALL_LANES)
             store_all_columns(dQ, uint32(place + lane * uint32(16)))
             publish_to_async()
             cuda.syncwarp(ALL_LANES)
-            if lane == uint32(0) and row < q_len:
+            if in_order:
+                if lane == uint32(0):
+                    fill_dQ(barriers, n)
+            elif lane == uint32(0) and row < q_len:
                 first = uint64(warp // uint32(4) * uint32(WARP_DQ_BYTES if HALVE_COLUMNS else 0))
                 add_run(dQ_head + uint64(uint32(row) >> uint32(4)) * uint64(ROWS_DQ_BYTES) + first, place, BYTES)
 
@@ -158,6 +165,30 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
             wait_for_dQ=wait_for_products(0, columns // 2),
             wait_for_dQ_beside_two=wait_for_products(2, columns // 2),
         )
+
+    TAKE_TURNS, WARPS_WITH_DQ, WARPS_OF_ROWS = places.TAKE_TURNS, places.WARPS_WITH_DQ, WARPGROUP // 32
+    FIRST_BYTES, LAST_BYTES = WARP_DQ_BYTES, places.LAST_COLUMNS // 8 * FRAGMENT * FLOAT_BYTES
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_both_halves(part, chip, to, parts):
+        if int32(part) < parts:
+            to_part = to + uint64(part * ROWS_DQ_BYTES)
+            add_run(to_part, dQ_place(chip, part), FIRST_BYTES)
+            add_run(to_part + uint64(FIRST_BYTES), dQ_place(chip, part + WARPS_OF_ROWS), LAST_BYTES)
+
+    add_all_halves = unrolled(BR // 16, add_both_halves)
+
+    # All parts of the `n`-th tile, from `first_row` on, from their places on chip -> added to dQ of the head; by one
+    # thread.
+    @cuda.jit(device=True, forceinline=True)
+    def add_parts_of_dQ(chip, n, dQ_head, first_row, q_len):
+        parts = int32(uint32(min(int32(BR), int32(q_len - first_row + 15))) // uint32(16))  # of 16 rows
+        to = dQ_head + uint64(uint32(first_row) // uint32(16)) * uint64(ROWS_DQ_BYTES)
+        if HALVE_COLUMNS:
+            add_all_halves(chip, to, parts)
+        else:
+            first_warp = uint32(n) % uint32(CONSUMERS) * uint32(WARPS_WITH_DQ) if TAKE_TURNS else uint32(0)
+            add_run(to, dQ_place(chip, first_warp), int32(parts * FIRST_BYTES))
 
     @cuda.jit(device=True, forceinline=True)
     def round_and_store(k, dY, factor, rows, row, half):
@@ -190,6 +221,7 @@ def numba_products(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> Si
         add_rows=add_rows,
         add_product=add_product,
         bytes_of_head=bytes_of_head,
+        add_parts_of_dQ=add_parts_of_dQ,
         first_part=part_of_dQ(places.FIRST_COLUMNS),
         last_part=part_of_dQ(places.LAST_COLUMNS),
         write_keys=write_keys,

@@ -81,23 +81,50 @@ __device__ __forceinline__ void multiply_dS_K(float (&dQ)[N], unsigned dS_tile, 
 // Floats of dQ of one head, in fragments.
 __device__ __forceinline__ size_t floats_of_head(int q_len) { return (size_t)((q_len + 15) / 16) * FRAGMENTS * FRAGMENT; }
 
-// The warp's part, 16 rows of the tile from `first_row` on -> its place on chip, and from there added to dQ of the head.
+// The warp's part, 16 rows of the `n`-th tile, from `first_row` on -> its place on chip, and from there added to dQ of the head.
 template <int N>
-__device__ __forceinline__ void add_dQ(const float (&dQ)[N], const Chip &chip, float *dQ_head, int first_row, int q_len)
+__device__ __forceinline__ void add_dQ(const float (&dQ)[N], const Chip &chip, Barriers &barriers, int n, float *dQ_head,
+                                       int first_row, int q_len)
 {
     const int thread = unknown(threadIdx.x) - WARPGROUP, lane = thread % 32;
     const int row = first_row + (HALVE_ROWS ? thread : thread % WARPGROUP) / 32 * 16;
     const int first_fragment = HALVE_COLUMNS ? thread / WARPGROUP * (FIRST_COLUMNS / 8) : 0;
     const unsigned place = chip.dQ(thread / 32);
-    if (lane == 0) wait_until_read();  // what was there before
+    if constexpr (Order::IS_FIXED) {
+        if (lane == 0) barriers.wait_until_dQ_is_empty(n);
+    } else {
+        if (lane == 0) wait_until_read();  // what was there before
+    }
     __syncwarp();
     float4 *const to = reinterpret_cast<float4 *>(shared_pointer(place)) + lane;
 #pragma unroll
     for (int j = 0; j < N / 4; ++j) to[32 * j] = make_float4(dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
     publish_to_async();
     __syncwarp();
-    const size_t fragment = row / 16 * FRAGMENTS + first_fragment;
-    if (lane == 0 && row < q_len) add_run(dQ_head + fragment * FRAGMENT, place, N / 4 * FRAGMENT * (int)sizeof(float));
+    if constexpr (Order::IS_FIXED) {
+        if (lane == 0) barriers.fill_dQ(n);
+    } else {
+        const size_t fragment = row / 16 * FRAGMENTS + first_fragment;
+        if (lane == 0 && row < q_len) add_run(dQ_head + fragment * FRAGMENT, place, N / 4 * FRAGMENT * (int)sizeof(float));
+    }
+}
+
+// All parts of the `n`-th tile, from `first_row` on, from their places on chip -> added to dQ of the head; by one thread.
+__device__ __forceinline__ void add_parts_of_dQ(const Chip &chip, int n, float *dQ_head, int first_row, int q_len)
+{
+    constexpr int FIRST_BYTES = WARP_DQ_BYTES, LAST_BYTES = LAST_COLUMNS / 8 * FRAGMENT * (int)sizeof(float);
+    const int parts = min(BR, q_len - first_row + 15) / 16;  // of 16 rows
+    float *const to = dQ_head + first_row / 16 * (FRAGMENTS * FRAGMENT);
+    if constexpr (HALVE_COLUMNS) {
+#pragma unroll 1
+        for (int part = 0; part < parts; ++part) {
+            float *const to_part = to + part * (FRAGMENTS * FRAGMENT);
+            add_run(to_part, chip.dQ(part), FIRST_BYTES);
+            add_run(to_part + FIRST_BYTES / (int)sizeof(float), chip.dQ(WARPS / CONSUMERS + part), LAST_BYTES);
+        }
+    } else {
+        add_run(to, chip.dQ(TAKE_TURNS ? n % CONSUMERS * WARPS_WITH_DQ : 0), parts * FIRST_BYTES);
+    }
 }
 
 // The warpgroup's keys of dK_j or dV_j, times `factor`, rounded to 16 bits -> its rows of the tile -> memory.
