@@ -38,11 +38,11 @@ keys or rows, in any order, by atomics or over the heads of a group, add g_(n + 
     dQ_i: tau sum_j |dZ^ - dZ| |k_j| + g tau sum_j |dZ^| |k_j|        and so dK, dV, dbias
 
 **Expected.** Higham and Mary 2019 (SIAM J. Sci. Comput. 41, A2815), as in the forward pass: independent roundings of n
-terms sum to lambda sqrt(n) u, not n u, and independent errors of pairs add up in squares. There are five exceptions. A
+terms sum to lambda sqrt(n) u, not n u, and independent errors of pairs add up in squares. There are six exceptions. A
 row shares the errors of lse and delta, so they are added linearly over keys, and in squares over rows. Scores with
 mostly equal products have equal errors, so their proved errors are added linearly, and so are errors of score terms.
 Equal weights are rounded alike to 16 bits, which adds u_16 of the answer, and so are equal dP. Additions on tensor
-cores err in one direction.
+cores err in one direction. Flushing to zero makes every weight and dS smaller, never larger.
 
 The rounding of the output is added last. The budget is infinite for rows and keys affected by nonfinite numbers, and
 for those whose dS or dP may overflow in float16 or whose weights overflow because lse is far too small.
@@ -324,6 +324,10 @@ def _add_expected(totals: _Totals, block: Block, rounding: Roundings, scored: Sc
         alike = alike_p * np.abs(dp_minus_delta)
         dZ = alike if block.derivative is None else f * alike + np.abs(block.ds) * scored.derivative.common
         totals.common.add(block, products_of(block, dZ, block.kept * alike_p, alike, np.abs))
+    # What is flushed to zero is not random: it makes all products smaller.
+    flushed_p = np.where(np.broadcast_to(seen, p.shape), TINY, 0.0)
+    flushed = flushed_p * np.abs(dp_minus_delta) + np.where(seen, _step_of_dS(TINY, tau), 0.0)
+    totals.common.add(block, products_of(block, f * flushed, block.kept * flushed_p, flushed, np.abs))
     exponential = (rounding.argument + U) * _arguments(block) + EXP + rounding.frame * np.abs(block.s)
     exponent = np.square(scored.expected) + np.square(LAMBDA * exponential)
     exponent += np.square(LAMBDA * rounding.stored * scored.largest)
@@ -371,9 +375,6 @@ def _add_expected(totals: _Totals, block: Block, rounding: Roundings, scored: Sc
             over_keys = of_row * np.abs(block.ds.sum(axis=-1, keepdims=True)) + delta * p.sum(axis=-1, keepdims=True)
             of_rows = np.where(np.arange(p.shape[-1]) == 0, over_keys, 0.0)
         totals.squares.add(block, Summands(dbias=block.over_batch(dS + np.square(of_rows))))
-        # What is flushed to zero is not random.
-        flushed = np.where(seen, TINY * (1 + np.abs(dp_minus_delta)), 0.0)
-        totals.common.add(block, Summands(dbias=block.over_batch(flushed)))
 
 
 def _rounded_as_factor(squares: Float64Array, x: Float64Array, block: Block, rounding: Roundings) -> Float64Array:

@@ -32,8 +32,8 @@ def kernel(
 ) -> dict[str, np.ndarray]:
     """Float32 throughout, a block of rows after the other; S, P, dP and dS rounded where they are `stored`.
 
-    `in_order`: products of scores are added one by one. `scales_dS`: dS is times tau before it is multiplied, and what
-    is too small to be normal is flushed to zero.
+    `in_order`: products of scores are added one by one. `scales_dS`: dS is times tau before it is multiplied, and
+    weights and dS that are too small to be normal are flushed to zero.
     """
     dtype = NUMPY_DTYPES[problem.dtype]
     x = {name: array.astype(np.float32) for name, array in inputs.items()}
@@ -66,6 +66,7 @@ def kernel(
                     delta = np.roll(delta, 1, axis=0)
                 if mutant == "delta a little off":
                     delta = delta * np.float32(1 + 2e-5)
+                p = _flushed(p) if scales_dS else p
                 ds = np.where(seen, p * (dp - delta), np.float32(0))
                 p, ds = through_memory(p), through_memory(ds)
                 hidden = ~seen & np.isfinite(s)
@@ -112,8 +113,9 @@ def test_products_that_are_equal_but_for_a_few_are_not_taken_for_random(odd: flo
             "far-negative",
             64407,
         ),
+        ({"batch": 2, "heads": 2, "q_len": 12, "kv_len": 30, "head_dim": 16, "sinks": True}, "offset", 37458),
     ],
-    ids=["one row", "documents"],
+    ids=["one row", "documents", "weights that are almost 0"],
 )
 def test_dS_may_be_scaled_before_it_is_multiplied(fields: dict[str, object], regime: str, seed: int):
     result = hold(BackwardProblem(**fields), regime, ON_CHIP, seed, scales_dS=True)
@@ -122,7 +124,8 @@ def test_dS_may_be_scaled_before_it_is_multiplied(fields: dict[str, object], reg
 
 def hold(problem: BackwardProblem, regime: str, numerics: Numerics, seed: int = 1, **options: object) -> Accuracy:
     question = Question.draw(problem, regime, seed)
-    return question.check(kernel(problem, question.inputs, **options), numerics)
+    right = {name: question.answer[name].astype(np.float32) for name in ("dsinks",) if problem.sinks}
+    return question.check(kernel(problem, question.inputs, **options) | right, numerics)
 
 
 PROBLEMS = {
