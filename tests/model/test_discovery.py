@@ -156,7 +156,10 @@ def test_entry_points_of_installed_packages_register_too(
 def test_variants_are_the_same_once_all_their_modules_are_imported():
     # A submodule becomes an attribute of its package, in the place of whatever had that name there.
     def parts(made: object) -> object:
-        return (made.func, made.args, made.keywords) if isinstance(made, functools.partial) else made
+        if not isinstance(made, functools.partial):
+            return made
+        named = {name: parts(each) for name, each in made.keywords.items()}
+        return made.func, [parts(each) for each in made.args], named
 
     before = {variant.name: parts(variant.plan) for variant in discover().registry}
     folder = Path(variants.__file__).parent
