@@ -34,7 +34,7 @@ FOUND = discover()
 LANGUAGES = ("cupy", "numba")
 REFUSED = tuple(
     f"{name}-{each}"
-    for name in ("bwd-mma", "ring-mma", "ring-fa3", "ring-bwd-mma", "ring-bwd-fa3", "tree-mma")
+    for name in ("bwd-mma", "bwd-fa3-ordered", "ring-mma", "ring-fa3", "ring-bwd-mma", "ring-bwd-fa3", "tree-mma")
     for each in LANGUAGES
 )
 OTHERS_KERNELS = tuple(f"{name}-{each}" for name in ("ring", "ring-bwd", "tree") for each in LANGUAGES)
