@@ -104,7 +104,7 @@ def test_no_sequence_has_a_key(variant: Variant):
     held(variant, PagedProblem(lengths=(0,), batch=3, heads=2, head_dim=24, page_size=32))
 
 
-@each_variant
+@pytest.mark.parametrize("variant", [each for each in VARIANTS if "window" in each.takes], ids=lambda each: each.name)
 def test_windows_caps_slopes_and_sinks_over_evicted_pages(variant: Variant):
     # Windows that begin in the first split and in later ones, rows of two heads in a tile, and a sequence without keys.
     problem = PagedProblem(
