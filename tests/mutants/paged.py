@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 from tests.mutants.planting import SPLIT, in_kernel
 
-_SPLITTING = "paged_attention/paged_split_kv/kernel.cu"
+_SPLITTING, _SPLIT_PAGES = "paged_attention/paged_split_kv/kernel.cu", "_paged/split_pages.cuh"
 
 
 def _in_splits(
@@ -113,16 +113,18 @@ _ROWS = (
 )  # fmt: skip
 _SPLITS = (
     _in_splits("page of the neighbour", "(size_t)pages[key / PAGE", "(size_t)(1 ^ pages[key / PAGE",
-               ("- first_page] * kv_heads", "- first_page]) * kv_heads")),
-    _in_splits("first page of a split wrong", "table_len + first_page;", "table_len;"),
+               ("- first_page] * kv_heads", "- first_page]) * kv_heads"), file=_SPLIT_PAGES),
+    _in_splits("first page of a split wrong", "table_len + first_page,", "table_len,"),
     _in_splits("page size off by one", "pages[key / PAGE - first_page]",
-               "pages[max(key / (PAGE + 1) - first_page, 0)]"),
+               "pages[max(key / (PAGE + 1) - first_page, 0)]", file=_SPLIT_PAGES),
     _in_splits("table row of another sequence", "(size_t)sequence * table_len",
                "(size_t)((sequence + 1) % batch) * table_len"),
-    _in_splits("one entry of a split's pages too few", "- first_page + 1;", "- first_page;"),
+    _in_splits("one entry of a split's pages too few", "- first_page + 1);", "- first_page);"),
     _in_splits("entries of the table not waited for",
-               "= entries[at];\n    }\n    __syncthreads();", "= entries[at];\n    }", sanitize=True),
-    _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
+               "= entries[at];\n    }\n    __syncthreads();", "= entries[at];\n    }",
+               file=_SPLIT_PAGES, sanitize=True),
+    _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE",
+               file=_SPLIT_PAGES),
     _in_splits("last page past the length", "end = keys.end - copied_key;", "end = BC;", file=SPLIT),
     _in_splits("length rounded up to pages", "kv_len = found.kv_len;",
                "kv_len = (found.kv_len + PAGE - 1) / PAGE * PAGE;"),

@@ -23,6 +23,8 @@ INT32_BYTES, FLOAT32_BYTES = 4, 4
 WARP_LANES = 32
 SEQUENCES = (("_paged", "sequences.cuh"),)
 """CUDA file of kernels that divide keys among blocks."""
+SPLIT_PAGES = (*SEQUENCES, ("_paged", "split_pages.cuh"))
+"""CUDA files of kernels whose blocks own a split of a sequence's keys."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from variants._mma.splits import (
 from variants._paged import (
     FLOAT32_BYTES,
     INT32_BYTES,
-    SEQUENCES,
+    SPLIT_PAGES,
     PackedRows,
     key_bytes,
     limits,
@@ -120,7 +120,7 @@ def cupy_kernels(problem: PagedProblem, split: int, most: int) -> tuple[Any, Any
     more = {"prefix": {"BLOCKS_PER_SM": prefix_blocks_per_sm(p)}, "suffix": {}, "combine": has_few(most)}
     prefix, suffix, combine = (
         splits_kernel(
-            "paged_attention/cascade", f"cascade_{part}", p.dtype, sizes | has_few(0) | own, chosen, SEQUENCES
+            "paged_attention/cascade", f"cascade_{part}", p.dtype, sizes | has_few(0) | own, chosen, SPLIT_PAGES
         )
         for part, own in more.items()
     )

@@ -1,17 +1,14 @@
 // Attention of sequences that share their first keys: cascade inference (Ye et al. 2024, FlashInfer), Hydragen (Juravsky et
 // al. 2024, arXiv 2402.05099). Keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). What a warp does with a tile of keys,
 // and a block with a split of one sequence's, is in _mma/split_attention.cuh, how parts are put together in _mma/combine.cuh,
-// what kernels over pages share in _paged/sequences.cuh. Limits, a type that the plan chooses, is in _features/. The Numba
-// twin is numba_kernel.py.
+// what kernels over pages share in _paged/sequences.cuh and _paged/split_pages.cuh. Limits, a type that the plan chooses, is
+// in _features/. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least), HAS_FEW_SPLITS (whether
 // rows have at most FEW splits).
 //
 // A sequence has room for most_splits parts of each row: those of the prefix first, then those of its own keys.
 
-static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
-constexpr int PAGES = (SPLIT - 1) / PAGE + 2;  // that the keys of a split may lie in
-static_assert(PAGES <= 2 * THREADS, "two entries of the table per thread");
 constexpr int ROWS = WARPS * BR;  // of a block of the prefix
 static_assert(ROWS <= THREADS, "a thread per row");
 
@@ -19,35 +16,6 @@ __device__ __forceinline__ int splits_of(int keys) { return (keys + SPLIT - 1) /
 
 // The keys of a sequence that lie in shared pages; `prefix`: of the sequence that has most, whole pages.
 __device__ __forceinline__ int shared_keys(int length, int prefix) { return min(prefix, length / PAGE * PAGE); }
-
-// The keys of a split, from `split_first` to before `end`: pages[n] is where page first_page + n lies.
-struct KeysOfPages {
-    const stored *K_pages, *V_pages;
-    const int *pages;
-    int split_first, end, first_page, kv_head, kv_heads;
-    static constexpr int first = 0;
-
-    __device__ __forceinline__ int first_tile(int warp) const { return split_first + warp * BC; }
-    __device__ __forceinline__ int tile_after(int key) const { return key + WARPS * BC; }
-    __device__ __forceinline__ int skipped(int) const { return 0; }
-    __device__ __forceinline__ size_t element_of_key(int key) const
-    {
-        return (((size_t)pages[key / PAGE - first_page] * kv_heads + kv_head) * PAGE + key % PAGE) * D;
-    }
-    __device__ __forceinline__ const stored *K(int key) const { return K_pages + element_of_key(key); }
-    __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
-};
-
-// Entries of the table -> shared memory. All of them at once: a copy would wait for its entry otherwise.
-__device__ __forceinline__ void load_pages(int (&pages)[PAGES], const int *entries, int count)
-{
-#pragma unroll
-    for (int i = 0; i < (PAGES + THREADS - 1) / THREADS; ++i) {
-        const int at = i * THREADS + (int)threadIdx.x;
-        if (at < count) pages[at] = entries[at];
-    }
-    __syncthreads();
-}
 
 // One row of Q, zeros unless `wanted`, -> a row of a tile in shared memory, by a warp.
 __device__ __forceinline__ void copy_row(int tile, int row, const stored *source, bool wanted, int lane)
@@ -133,7 +101,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void cascade_pre
         copy_row(Q_rows, row, Q + (wanted ? rows.in_Q(warp * BR + row) : 0) * D, wanted, lane);
     }
     commit_copies();
-    const KeysOfPages keys = {K, V, pages, split_first, end, first_page, kv_head, kv_heads};
+    const KeysOfPages keys = {FirstKey<Window>(split_first), K, V, pages, split_first, end, first_page, kv_head, kv_heads};
     Ring<KeysOfPages> ring(keys, warp, lane, keys.first_tile(warp));
 #pragma unroll 1
     for (int i = 0; i < SLOTS - 1; ++i) ring.copy_next();
@@ -255,7 +223,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void cascade_suf
     load_pages(pages, table + (size_t)sequence * table_len + first_page, (end - 1) / PAGE - first_page + 1);
 
     const int query[2] = {(first_row + lane / 4) % q_len, (first_row + lane / 4 + 8) % q_len};
-    const KeysOfPages keys = {K, V, pages, split_first, end, first_page, kv_head, kv_heads};
+    const KeysOfPages keys = {FirstKey<Window>(split_first), K, V, pages, split_first, end, first_page, kv_head, kv_heads};
     const EndsOfRows seen = {{run.end(query[0]), run.end(query[1])}, run.end(heads_meet ? 0 : first_query)};
     const Terms<> score[2] = {};
     const size_t first_of_Q = ((size_t)sequence * kv_heads + kv_head) * group_rows + first_row;

@@ -53,7 +53,7 @@ from variants._mma.splits import (
 from variants._paged import (
     FLOAT32_BYTES,
     INT32_BYTES,
-    SEQUENCES,
+    SPLIT_PAGES,
     WARP_LANES,
     PackedRows,
     row_tiles,
@@ -82,7 +82,7 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     sizes = {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
     most_splits, chosen = max(_splits(p, split)), (limits, scores, sink, window)
     split_kv, combine = (
-        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), chosen, SEQUENCES)
+        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), chosen, SPLIT_PAGES)
         for name, count in (("paged_split_kv", 0), ("paged_split_kv_combine", most_splits))
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len

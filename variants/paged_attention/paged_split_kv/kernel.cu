@@ -1,18 +1,14 @@
 // Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference") over sequences of any
 // lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). What a block does with its split is in
 // _mma/split_attention.cuh, how splits are put together in _mma/combine.cuh, what kernels over pages share in
-// _paged/sequences.cuh. Limits, Scores, Sink and Window, types that the plan chooses, are in _features/ and _paged/.
-// attention/split_kv is the same for sequences of one length, side by side.
+// _paged/sequences.cuh and _paged/split_pages.cuh. Limits, Scores, Sink and Window, types that the plan chooses, are in
+// _features/ and _paged/. attention/split_kv is the same for sequences of one length, side by side.
 //
 // Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least), HAS_FEW_SPLITS (whether
 // sequences have at most FEW).
 //
 // Splits are counted through all sequences, each of which has as many as its length takes, without those before its window: a
 // sequence without keys has none. A block takes one split, and 16 rows of the query heads that share one key/value head of its sequence.
-
-static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
-constexpr int PAGES = (SPLIT - 1) / PAGE + 2;  // that the keys of a split may lie in
-static_assert(PAGES <= 2 * THREADS, "two entries of the table per thread");
 
 // Of a sequence: the splits that lie before its window, and how many it has.
 template <class Run> __device__ __forceinline__ int evicted_splits(const Run &run) { return Window::first(run, 0) / SPLIT; }
@@ -66,22 +62,6 @@ __device__ __forceinline__ Work work_of_sequence(const int *lengths, int q_len, 
     return work;
 }
 
-// The keys of a split, up to `end`: pages[n] is where page first_page + n lies.
-struct KeysOfPages : FirstKey<Window> {
-    const stored *K_pages, *V_pages;
-    const int *pages;
-    int split_first, end, first_page, kv_head, kv_heads;
-
-    __device__ __forceinline__ int first_tile(int warp) const { return first_tile_from(split_first + warp * BC, WARPS * BC); }
-    __device__ __forceinline__ int tile_after(int key) const { return key + WARPS * BC; }
-    __device__ __forceinline__ size_t element_of_key(int key) const
-    {
-        return (((size_t)pages[key / PAGE - first_page] * kv_heads + kv_head) * PAGE + key % PAGE) * D;
-    }
-    __device__ __forceinline__ const stored *K(int key) const { return K_pages + element_of_key(key); }
-    __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
-};
-
 // Step 2: attention of each split on its own.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split_kv(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
@@ -118,15 +98,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
     const int end = min(split_first + SPLIT, run.end(last_query));
     if (first >= end) return;  // no row asks for it
 
-    // Where they lie. All of it at once: a copy would wait for its entry of the table otherwise.
-    const int first_page = first / PAGE, page_count = (end - 1) / PAGE - first_page + 1;
-    const int *const entries = table + (size_t)sequence * table_len + first_page;
-#pragma unroll
-    for (int i = 0; i < (PAGES + THREADS - 1) / THREADS; ++i) {
-        const int at = i * THREADS + t;
-        if (at < page_count) pages[at] = entries[at];
-    }
-    __syncthreads();
+    const int first_page = first / PAGE;
+    load_pages(pages, table + (size_t)sequence * table_len + first_page, (end - 1) / PAGE - first_page + 1);
 
     const int query[2] = {(first_row + lane / 4) % q_len, (first_row + lane / 4 + 8) % q_len};
     const KeysOfPages keys = {FirstKey<Window>(first), K, V, pages, split_first, end, first_page, kv_head, kv_heads};

@@ -243,16 +243,8 @@ class LaunchRecorder:
                 words += "blocks of a cluster are ordered by its barrier (barrier.cluster), mbarriers and atomics"
             else:
                 words += "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
-        return Finding(
-            kind=kind,
-            message=f"kernel {self._kernel}: {words}{sources(here, there, with_threads=not needs_barrier)}",
-            kernel=self._kernel,
-            place=here.place,
-            other=there.place,
-            target=target,
-            offset=offset,
-            count=count,
-        )
+        words += sources(here, there, with_threads=not needs_barrier)
+        return self._of_two(kind, here, there, words, target, offset, count)
 
     def _race_of_launches(
         self,
@@ -279,9 +271,16 @@ class LaunchRecorder:
             words += f"a griddepcontrol.wait waits only for the launches since {between.name}, which has no such wait"
         else:
             words += "a griddepcontrol.wait has to come first"
+        words += sources(here, there, with_threads=True)
+        return self._of_two(kind, here, there, words, target, offset, count)
+
+    def _of_two(
+        self, kind: str, here: Access, there: Access, words: str, target: str, offset: int, count: int
+    ) -> Finding:
+        """The finding on two accesses to the same bytes, described in `words`."""
         return Finding(
             kind=kind,
-            message=f"kernel {self._kernel}: {words}{sources(here, there, with_threads=True)}",
+            message=f"kernel {self._kernel}: {words}",
             kernel=self._kernel,
             place=here.place,
             other=there.place,
