@@ -118,7 +118,7 @@ def bench_notes(result: BenchResult) -> list[str]:
         "during these runs. If the sustained time is much longer than the cold one, the clock rate fell or, for short "
         "kernels, the host could not launch any faster.",
         f"TFLOP/s: {operation.flops_in_words}. GB/s: the bytes of sectors that the variant claims, per second of the "
-        "median time; above 100 % of copy, caches served some of them.",
+        "median time; above 100 % of copy, caches served some of these bytes.",
     ]
     notes += notes_on_devices(result.problem, result.device)
     if result.torch is not None and operation.libraries_in_words is not None:

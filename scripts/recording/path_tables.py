@@ -153,7 +153,7 @@ def published_table(record: PathRecord | None) -> str:
         "`three-pass`": (naive, False, "`three-pass` stores S and P as the naive version does"),
         "`fa2-mma`": (flash, False, "`fa2-mma` is this project's FlashAttention-2 on tensor cores"),
         "`fa2-mma`, causal": (flash, True, ""),
-        "PyTorch's SDPA": (LIBRARY, False, "PyTorch's SDPA runs with its flash back end"),
+        "PyTorch's SDPA": (LIBRARY, False, "PyTorch's SDPA runs with its flash backend"),
     }
     times = {name: [record.us(who, published(n, causal=causal)) for n in T4] for name, (who, causal, _) in ours.items()}
     known = [name for name, found in times.items() if any(us is not None for us in found)]

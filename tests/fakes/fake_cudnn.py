@@ -1,4 +1,4 @@
-"""Plays cuDNN's front end for the libraries' rows of `bench`: a graph of one node, computed when it is executed."""
+"""Plays cuDNN's frontend for the libraries' rows of `bench`: a graph of one node, computed when it is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a graph of cuDNN's Python front end, the package `nvidia-cudnn-frontend`, as a contender of `bench`."""
+"""Runs a graph of cuDNN's Python frontend, the package `nvidia-cudnn-frontend`, as a contender of `bench`."""
 
 from __future__ import annotations
 

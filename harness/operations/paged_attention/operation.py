@@ -192,7 +192,7 @@ OPERATION = Operation(
     require_sweepable=_require_sweepable,
     libraries=LIBRARIES,
     libraries_in_words=lambda torch: (
-        f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}; flash-attn-4 is "
+        f"cudnn: cuDNN's attention over pages through its own frontend, on tensors of PyTorch {torch}; flash-attn-4 is "
         "FlashAttention-4's own function."
     ),
     flops_in_words=operation_named("attention").flops_in_words,

@@ -74,7 +74,7 @@ def refused(rows: dict, *names: str) -> dict:
 
 
 def require_front_end(row: BenchRow) -> None:
-    """cuDNN's own front end passes where it is installed."""
+    """cuDNN's own frontend passes where it is installed."""
     assert row.verdict == "pass" or "nvidia-cudnn-frontend" in row.reason, row.reason
 
 

@@ -44,7 +44,7 @@ LIBRARIES: dict[str, Callable[..., TorchContender]] = {
 def libraries_in_words(torch: str) -> str:
     """What these rows are, with PyTorch of version `torch`."""
     return (
-        f"torch-*: scaled_dot_product_attention of PyTorch {torch}, one row per back end; torch-flex is its "
-        "compiled flex_attention, torch-varlen its varlen_attn. cudnn is cuDNN by its own front "
-        "end, flash-attn-4 is FlashAttention-4's own function."
+        f"torch-*: scaled_dot_product_attention of PyTorch {torch}, one row per backend; torch-flex is its "
+        "compiled flex_attention, torch-varlen its varlen_attn. cudnn is cuDNN through its own "
+        "frontend, flash-attn-4 is FlashAttention-4's own function."
     )

@@ -1,4 +1,4 @@
-"""cuDNN's attention by its own front end, with masks that PyTorch does not hand on to it as such.
+"""cuDNN's attention by its own frontend, with masks that PyTorch does not hand on to it as such.
 
 Those are sliding windows, and causal masks of other lengths than square ones.
 """

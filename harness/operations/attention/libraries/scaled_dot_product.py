@@ -1,4 +1,4 @@
-"""PyTorch's `scaled_dot_product_attention`, with each of its back ends."""
+"""PyTorch's `scaled_dot_product_attention`, with each of its backends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BACK_ENDS = {
 LOWER_RIGHT = (EFFICIENT, FLASH)
 """Those that have a causal mask which is aligned bottom-right; PyTorch's own flag means top-left."""
 OWN_MASKS = ("none", "causal")
-"""Those that some of its back ends have without a tensor of q_len x kv_len, whatever the lengths."""
+"""Those that some of its backends have without a tensor of q_len x kv_len, whatever the lengths."""
 
 
 def sees_all(problem: Problem) -> bool:
@@ -65,7 +65,7 @@ def sees_all(problem: Problem) -> bool:
 
 
 class ScaledDotProduct(TorchAttention):
-    """One back end. Masks that it has not are a tensor, which is made once, outside of the clock."""
+    """One backend. Masks that it has not are a tensor, which is made once, outside of the clock."""
 
     def __init__(self, name: str, stage: Any) -> None:
         """`name`: one of `BACK_ENDS`."""
@@ -75,7 +75,7 @@ class ScaledDotProduct(TorchAttention):
 
     @property
     def is_causal(self) -> bool:
-        """Whether the mask is a causal one that the back end has itself."""
+        """Whether the mask is a causal one that the backend has itself."""
         p = self._problem
         if p.mask.text != "causal" or sees_all(p):
             return False

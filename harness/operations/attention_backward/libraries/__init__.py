@@ -28,7 +28,7 @@ _ROWS: Mapping[str, Callable[..., TorchContender]] = {
     "torch-flex": FlexGradients,
     FLASH_ATTENTION_4: FlashAttention4Kernels,
 }
-"""Those of attention's that have gradients. cuDNN's own front end is left out: it is asked by `torch-cudnn`."""
+"""Those of attention's that have gradients. cuDNN's own frontend is left out: it is asked by `torch-cudnn`."""
 
 
 def _contender(name: str, stage: Any) -> TorchContender:
@@ -45,7 +45,7 @@ LIBRARIES: Mapping[str, Callable[[Any], TorchContender]] = {
 def libraries_in_words(torch: str) -> str:
     """What these rows are, with PyTorch of version `torch`."""
     return (
-        f"torch-*: the backward kernels of PyTorch {torch}, alone, one row per back end, with the O and lse of the "
+        f"torch-*: the backward kernels of PyTorch {torch}, alone, one row per backend, with the O and lse of the "
         "problem; torch-flex is compiled flex_attention's, flash-attn-4 is FlashAttention-4's. torch-math is the "
         "gradient of a forward pass of its own."
     )

@@ -1,4 +1,4 @@
-"""The libraries' rows of `bench` for attention over pages: cuDNN's, by its own front end, and FlashAttention-4's.
+"""The libraries' rows of `bench` for attention over pages: cuDNN's, by its own frontend, and FlashAttention-4's.
 
 cuDNN takes a pool of pages as it is here, (pages, kv_heads, page_size, head_dim), and a table of them. PyTorch's
 `scaled_dot_product_attention` takes none, and `flex_attention` one whose keys are a single run per head, which a pool

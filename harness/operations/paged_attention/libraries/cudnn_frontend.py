@@ -1,4 +1,4 @@
-"""cuDNN's attention over pages, by its own front end."""
+"""cuDNN's attention over pages, by its own frontend."""
 
 from __future__ import annotations
 
