@@ -147,10 +147,11 @@ def comparison_headline(comparison: Comparison) -> str:
 def _ratios(comparison: Comparison) -> str:
     *first, last = [tensor.name for tensor in comparison.problem.with_role(OUTPUT, OPTIONAL_OUTPUT)]
     names = f"{', '.join(first)} and {last}" if first else last
+    explained = " (the log-sum-exp of each row)" if last == "lse" else ""
     return (
         "error / budget: the error divided by its budget, the largest error that a correct kernel can make on these "
         "inputs.\nerror / expected: the error divided by that expected from random rounding; suspicious above 1.\n"
-        f"Both are maxima over all elements of {names}."
+        f"Both are maxima over all elements of {names}{explained}."
     )
 
 

@@ -24,7 +24,7 @@ class ShowRequest(StudyRequest):
     ptx: bool = flag("show the PTX of each kernel instead of its source")
     expanded: bool = flag("show only the source that is compiled for this problem, without the features that are off")
     order: bool = flag(
-        "show the order in which the terms of O, l and S are added, and which variants use the same order"
+        "show the order in which the terms of O, the row sums l and the scores S are added, and which variants share it"
     )
 
 

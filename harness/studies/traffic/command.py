@@ -64,8 +64,8 @@ class TrafficRequest(StudyRequest):
         "Perfetto or chrome://tracing; with --device gpu, it is recorded on the GPU itself", type=Path,
     )  # fmt: skip
     trace_events: int | None = option(
-        "N", "approximate maximum number of events in the timeline; only the first blocks are recorded, each one "
-        "completely (default: 100000)",
+        "N", "approximate maximum number of events in the timeline (default: 100000); blocks are recorded in full, "
+        "starting with the first, until this number is reached",
         type=WHOLE_NUMBER,
     )  # fmt: skip
     sweep: str | None = option(

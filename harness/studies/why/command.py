@@ -42,7 +42,9 @@ class WhyRequest(StudyRequest):
     other: str | None = argument(
         "B", "name of the variant to compare it with (default: the roofline of the problem)", nargs="?"
     )
-    other_dtype: str | None = option("DTYPE", "dtype of B's problem, if A and B have none in common")
+    other_dtype: str | None = option(
+        "DTYPE", "dtype of B's problem, if A and B have none in common; not available for measured times"
+    )
     slower_first: bool = flag("explain why the slower of the two is slower, regardless of their order")
 
 
