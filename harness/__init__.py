@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from harness.operations.attention.layout import Layout as Layout
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.attention_backward.problem import BackwardProblem as BackwardProblem
+    from harness.operations.kv_append.problem import AppendProblem as AppendProblem
     from harness.operations.mla_decode.problem import MlaProblem as MlaProblem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.ring_attention.problem import RingProblem as RingProblem
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from harness.support.errors import UsageError as UsageError
 
 _HOMES = {
+    "AppendProblem": "harness.operations.kv_append.problem",
     "BackwardProblem": "harness.operations.attention_backward.problem",
     "Buffer": "harness.model.plan",
     "Chunk": "harness.operations._across_devices.problem",

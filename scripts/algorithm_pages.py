@@ -23,6 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from harness import (  # noqa: E402
+    AppendProblem,
     Link,
     MlaProblem,
     PagedProblem,
@@ -44,10 +45,11 @@ from harness.operations.attention_backward.problem import BackwardProblem  # noq
 from harness.text.schedule_picture import schedule_svg  # noqa: E402
 from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
-AnyProblem = MlaProblem | PagedProblem | Problem | RingProblem | SoftmaxProblem | TreeProblem
+AnyProblem = AppendProblem | MlaProblem | PagedProblem | Problem | RingProblem | SoftmaxProblem | TreeProblem
 PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
     "attention": Problem,
     "attention-backward": BackwardProblem,
+    "kv-append": AppendProblem,
     "mla-decode": MlaProblem,
     "paged-attention": functools.partial(PagedProblem, lengths=(1040,) * 16, prefix=1024),
     "ring-attention": RingProblem,
@@ -58,6 +60,7 @@ PROBLEMS: dict[str, Callable[..., AnyProblem]] = {
 DRAWN_SIZES = {
     "attention": {"heads": 1},
     "attention-backward": {"heads": 1},
+    "kv-append": {"kv_heads": 1, "lengths": (17, 150), "new_lengths": (5, 20)},
     "mla-decode": {"heads": 1, "lengths": (17, 150)},
     "paged-attention": {"heads": 1, "kv_heads": 1, "lengths": (150, 150), "prefix": 128},
     "ring-attention": {"heads": 1},
@@ -132,6 +135,9 @@ def formula_names(algorithm: Algorithm, problem: AnyProblem) -> dict[str, object
     if isinstance(p, PagedProblem):
         names |= {"H": p.heads, "H_kv": p.kv_heads, "lengths": p.lengths, "d": p.head_dim}
         return {**names, "P": p.prefix // p.page_size * p.page_size, "p": p.page_size}
+    if isinstance(p, AppendProblem):
+        names |= {"H": p.kv_heads, "lengths": p.lengths, "new_lengths": p.new_lengths, "log2": math.log2}
+        return {**names, "d": p.head_dim}
     if isinstance(p, MlaProblem):
         return {**names, "H": p.heads, "lengths": p.lengths, "d": p.latent_dim, "e": p.head_dim}
     names |= {"N": p.devices}

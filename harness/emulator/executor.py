@@ -34,7 +34,7 @@ from harness.execution.traffic.counts import WRITES
 from harness.model.finding import Finding
 from harness.model.placed_tensors import placed_inputs, view
 from harness.model.plan import Buffer, Launch, Plan, Reshaped, map_leaves
-from harness.model.problem import BaseProblem
+from harness.model.problem import IN_OUT, INPUT, BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault
@@ -150,7 +150,10 @@ class EmulatorExecutor:
 
         An element that keeps its initial value in both runs is unwritten. None if the second run faults.
         """
-        doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
+        given = {tensor.name for tensor in problem.with_role(IN_OUT)}  # what is in them before a run is no sign
+        doubtful = {
+            name: mask for name, output in outputs.items() if name not in given and (mask := untouched(output)).any()
+        }
         if not doubtful:
             return {}
         pointers, memory = self._memory(problem, plan, inputs)
@@ -296,10 +299,11 @@ def _require_inputs_kept(
     reports: Sequence[LaunchReport],
 ) -> None:
     """Raise `KernelFault` if a store has changed an input. Stores are always counted."""
-    lines = _lines_that_store(reports, {tensor.buffer for tensor in problem.inputs})
+    only_read = problem.with_role(INPUT)
+    lines = _lines_that_store(reports, {tensor.buffer for tensor in only_read})
     if lines:
         require_kept(
-            [tensor for tensor in problem.inputs if tensor.buffer in lines],
+            [tensor for tensor in only_read if tensor.buffer in lines],
             inputs,
             lambda tensor: view(tensor, memory.array(tensor.buffer)),
             lambda tensor: " and ".join(lines[tensor.buffer]),

@@ -19,7 +19,7 @@ from harness.gpu.plan_run import PlanRun
 from harness.gpu.stopwatch import Stopwatch
 from harness.model.placed_tensors import placed_inputs
 from harness.model.plan import Plan
-from harness.model.problem import BaseProblem, Tensor
+from harness.model.problem import IN_OUT, INPUT, BaseProblem, Tensor
 from harness.model.spread import Spread
 from harness.support.intervals import Interval, median_interval
 
@@ -57,9 +57,10 @@ class GpuExecutor:
         """Run `plan` once for its outputs, then several times for its time (see `stopwatch`).
 
         The time is that of all launches and copies together, from a common start to the end of the last device.
-        Scratch and outputs are filled with NaN before the first run. Raises
-        what `Executor.run` raises. After a fault such as an illegal address, CUDA rejects all further work of this
-        process: later runs raise a `SandboxError` that names the kernel at fault.
+        Scratch and outputs are filled with NaN before the first run. Tensors of the role `IN_OUT` have their given
+        values before that run, whose outputs count, and what earlier runs left in them before the others. Raises what
+        `Executor.run` raises. After a fault such as an illegal address, CUDA rejects all further work of this process:
+        later runs raise a `SandboxError` that names the kernel at fault.
         """
         sharing = problem.sharing
         if sharing is not None:
@@ -116,7 +117,7 @@ class GpuExecutor:
             return _download(places[tensors[name].buffer], spread, tensors[name], arrays[name])
 
         require_kept(
-            problem.inputs,
+            problem.with_role(INPUT),
             inputs,
             lambda tensor: download(tensor.name),
             lambda tensor: f"kernel {kernels}",
@@ -130,7 +131,8 @@ class GpuExecutor:
             return outputs, None, None
         with context.faults_named(kernels):
             unwritten: dict[str, npt.NDArray[np.bool_]] = {}
-            doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
+            own = [name for name in outputs if tensors[name].role != IN_OUT]
+            doubtful = {name: mask for name in own if (mask := untouched(outputs[name])).any()}
             if doubtful:
                 # Run again with outputs of zeros: an element that is unchanged in both runs is unwritten.
                 for name in doubtful:

@@ -20,7 +20,7 @@ from harness.gpu.plan_devices import PlanDevices
 from harness.gpu.plan_run import PlanRun
 from harness.model.drawn_tensor import ELEMENTS_PER_COUNTER, ONE_OVER_DEVIATION, DrawnTensor
 from harness.model.plan import Buffer, Launch, Plan
-from harness.model.problem import BaseProblem, Tensor
+from harness.model.problem import IN_OUT, INPUT, BaseProblem, Tensor
 from harness.model.sharing import Sharing
 from harness.support.errors import KernelFault
 
@@ -81,7 +81,11 @@ class GpuStage:
         arrays, values = self.inputs[number], self._values[number]
         try:
             require_kept(
-                [tensor for tensor in self.problem.inputs if not self._is_as_drawn(values, arrays, tensor.name)],
+                [
+                    tensor
+                    for tensor in self.problem.with_role(INPUT)
+                    if not self._is_as_drawn(values, arrays, tensor.name)
+                ],
                 values,
                 lambda tensor: self.on(tensor).download(arrays[tensor.name], tensor.dtype),
                 lambda tensor: f"kernel {kernels}",
@@ -89,6 +93,11 @@ class GpuStage:
         except KernelFault:
             self._put(values, arrays)
             raise
+
+    def restore_updated(self, number: int) -> None:
+        """Give the tensors of that input set that plans write a part of (role `IN_OUT`) their values again."""
+        for tensor in self.problem.with_role(IN_OUT):
+            self.on(tensor).upload(self.inputs[number][tensor.name], np.asarray(self._values[number][tensor.name]))
 
     def _arena_bytes(self, plans: Sequence[Plan]) -> dict[GpuContext, int]:
         """What the largest plan requires of each GPU."""
@@ -157,11 +166,11 @@ class BoundPlan:
         stage, run = self._stage, self._runs[inputs]
         for name, array in self._own.items():
             stage.devices.on(self._buffers[name].device).fill(array, POISON_BYTE)
+        stage.restore_updated(inputs)
         run.run()
         stage.require_inputs_kept(inputs, run.kernels)
-        found = {
-            tensor.name: stage.on(tensor).download(self._views[tensor.name], tensor.dtype) for tensor in self._outputs
-        }
+        arrays = stage.inputs[inputs] | self._views
+        found = {tensor.name: stage.on(tensor).download(arrays[tensor.name], tensor.dtype) for tensor in self._outputs}
         if stage.sharing is None:
             return found
         whole = stage.sharing.join(found)

@@ -215,6 +215,12 @@ class Operation:
     these inputs. `answer` is the result of the function `answer` for the same part."""
     numerics_used: Callable[[Any], Sequence[str]] = lambda problem: ()
     """(problem) -> names of the fields of `Numerics` on which its tolerances depend."""
+    exact_outputs: Callable[[Any, Arrays, Part], Mapping[str, np.ndarray]] = lambda problem, inputs, part: {}
+    """(problem, inputs, part) -> outputs whose bits are determined, in their dtype, by name. They are compared bit for
+    bit, so that a NaN has to be the same NaN. `answer` and `tolerance` have them, too, with a tolerance of 0."""
+    element_in_words: Callable[[Any, Arrays, str, tuple[int, ...]], str] = lambda problem, inputs, output, index: ""
+    """(problem, inputs, output, index) -> what an element of an output is, besides its index, such as `key 3 of
+    sequence 1`, for messages. Empty if the index says it all."""
     trivial_answers: Callable[[Any, Arrays], Mapping[str, TrivialAnswer]] = lambda problem, inputs: {}
     """(problem, inputs) -> wrong answers that take no work, by name, such as the mean of V. `execution.judging.power`
     tries them, besides zeros and the answers of neighbouring rows and heads, to determine whether passing proves

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.model.problem import INPUT
 from harness.support.errors import PlanError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def require_devices(plan: Plan, buffers: Mapping[str, Buffer], views: Mapping[st
                     f"kernel {launch.kernel_name} runs on device {launch.device} and is given buffer {name!r}, which "
                     f"is on device {buffers[name].device}; copy it first (Plan.copies)"
                 )
-    inputs = {tensor.buffer for tensor in problem.inputs}
+    inputs = {tensor.buffer for tensor in problem.with_role(INPUT)}
     for copy in plan.copies:
         _require_copy(copy, buffers, len(plan.launches))
         if copy.destination in inputs:

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.model.block_sample import BlockSample
 from harness.model.peer_copy import PeerCopy, held_bytes, require_devices
-from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
+from harness.model.problem import ELEMENT_BYTES, IN_OUT, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import ClusterTooLarge, PlanError
 
@@ -276,7 +276,7 @@ class Plan:
         Raises `PlanError` for a duplicate or an unknown name.
         """
         problem = _as_held(problem)
-        tensors = problem.with_role(INPUT, OUTPUT)
+        tensors = problem.with_role(INPUT, OUTPUT, IN_OUT)
         always = {t.buffer: _buffer_of(t) for t in tensors}
         buffers = dict(always)
         for buffer in self.buffers:
@@ -316,18 +316,20 @@ class Plan:
 
     def views(self, problem: BaseProblem) -> dict[str, View]:
         """Return what each name that arguments may use stands for. Raises `PlanError` as `all_buffers` does."""
-        return _views(_as_held(problem).with_role(INPUT, OUTPUT), self.all_buffers(problem))
+        return _views(_as_held(problem).with_role(INPUT, OUTPUT, IN_OUT), self.all_buffers(problem))
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
-        """Return the outputs that a run of this plan writes: required ones, and optional ones that have a buffer."""
+        """Return the outputs of a run of this plan: required ones, and optional ones that have a buffer."""
         own = {buffer.name for buffer in self.buffers}
         parts = {} if problem.sharing is None else problem.sharing.buffers
-        written = problem.with_role(OUTPUT, OPTIONAL_OUTPUT)
-        return tuple(t.name for t in written if t.role == OUTPUT or own.issuperset(parts.get(t.name, (t.name,))))
+        written = problem.with_role(OUTPUT, OPTIONAL_OUTPUT, IN_OUT)
+        return tuple(
+            t.name for t in written if t.role != OPTIONAL_OUTPUT or own.issuperset(parts.get(t.name, (t.name,)))
+        )
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """Return how many bytes the plan allocates in addition to the inputs, for scratch buffers and outputs."""
-        outputs = {tensor.buffer: _buffer_of(tensor) for tensor in _as_held(problem).outputs}
+        outputs = {tensor.buffer: _buffer_of(tensor) for tensor in _as_held(problem).with_role(OUTPUT)}
         return sum(buffer.size_bytes for buffer in (*outputs.values(), *self.buffers))
 
     def device_bytes(self, problem: BaseProblem) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.model.sharing import Sharing
     from harness.model.spread import Spread
 
-INPUT, OUTPUT, OPTIONAL_OUTPUT = "input", "output", "optional output"
+INPUT, OUTPUT, OPTIONAL_OUTPUT, IN_OUT = "input", "output", "optional output", "input and output"
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
 """Bytes per element of each dtype that arrays on the device may have."""
 
@@ -61,8 +61,9 @@ class Tensor:
     dtype: str
     """A key of `ELEMENT_BYTES`."""
     role: str
-    """`INPUT`; `OUTPUT`, which every variant writes; or `OPTIONAL_OUTPUT`, which is written if a plan has a buffer for
-    it."""
+    """`INPUT`, which no kernel may change; `OUTPUT`, which every variant writes; `OPTIONAL_OUTPUT`, which is written if
+    a plan has a buffer for it; or `IN_OUT`, which is given, and of which every variant writes a part: it is compared
+    whole, so that an element that changed and should not have is an error."""
     axes: tuple[str, ...]
     """Names of its axes, in messages and error maps."""
     placement: Placement | None = None
@@ -198,17 +199,17 @@ class BaseProblem(ABC):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that a plan reads."""
-        return self.with_role(INPUT)
+        """The tensors that a plan is given: those that it may only read, and those of which it writes a part."""
+        return self.with_role(INPUT, IN_OUT)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """The tensors that every plan must write."""
-        return self.with_role(OUTPUT)
+        """The tensors that every plan must write, whole or a part of them."""
+        return self.with_role(OUTPUT, IN_OUT)
 
     @property
     def compulsory_read_bytes(self) -> int:
-        """Bytes moved if every input is read once."""
+        """Bytes moved if every input is read once. Problems with tensors of the role `IN_OUT` have their own count."""
         return sum(tensor.size_bytes for tensor in self.inputs)
 
     @property

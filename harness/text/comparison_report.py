@@ -11,7 +11,7 @@ from harness.execution.judging.accuracy import SANITIZE_HINT
 from harness.execution.judging.verdict import FAIL, PASS, UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.finding import findings_by_cause
-from harness.model.problem import OPTIONAL_OUTPUT, OUTPUT, BaseProblem
+from harness.model.problem import IN_OUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem
 from harness.text.findings import findings_in_words
 from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib, notes_on_devices
@@ -145,7 +145,7 @@ def comparison_headline(comparison: Comparison) -> str:
 
 
 def _ratios(comparison: Comparison) -> str:
-    *first, last = [tensor.name for tensor in comparison.problem.with_role(OUTPUT, OPTIONAL_OUTPUT)]
+    *first, last = [tensor.name for tensor in comparison.problem.with_role(OUTPUT, OPTIONAL_OUTPUT, IN_OUT)]
     names = f"{', '.join(first)} and {last}" if first else last
     explained = " (the log-sum-exp of each row)" if last == "lse" else ""
     return (

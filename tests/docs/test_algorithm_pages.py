@@ -25,6 +25,7 @@ SITE = ROOT / "docs" / "algorithms"
 OTHER_SIZES = {
     "attention": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
     "attention-backward": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
+    "kv-append": {"lengths": (40, 700, 0, 17, 9), "new_lengths": (3, 650, 0, 17, 0), "kv_heads": 3},
     "mla-decode": {"lengths": (40, 700, 0), "heads": 24},
     "paged-attention": {"lengths": (1300, 40, 0, 1200, 700), "heads": 16, "prefix": 600},
     "ring-attention": {"batch": 2, "heads": 3, "q_len": 600, "kv_len": 600, "devices": 3},

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.execution.judging.question import Question
 from harness.gpu.executor import GpuExecutor
 from harness.gpu.stage import GpuStage
 from harness.model.cases.regime import NUMPY_DTYPES
@@ -17,6 +18,7 @@ from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.layout import Layout
 from harness.operations.attention.problem import Problem
+from harness.operations.kv_append.problem import AppendProblem
 from harness.support.errors import KernelFault
 from harness.support.intervals import Interval
 from tests.gpu.host_context import HostContext
@@ -131,3 +133,39 @@ def test_inputs_drawn_on_the_gpu_are_fetched_only_if_they_changed(
     with pytest.raises(KernelFault, match=r"^kernel spoil: store into Q, .*: 1 of its 8 elements .* row 1, column 2;"):
         stage.bind(spoiling).outputs(0)
     assert np.array_equal(stage.inputs[0]["Q"], np.asarray(tensors["Q"]))
+
+
+APPEND = AppendProblem(lengths=(3,), new_lengths=(1,), kv_heads=1, head_dim=2, dtype="float32")
+
+
+def append(K_new: np.ndarray, V_new: np.ndarray, table: np.ndarray, K: np.ndarray, V: np.ndarray) -> None:
+    page = table[0, 0]
+    K[page, 0, 2], V[page, 0, 2] = K_new[0, 0], V_new[0, 0]
+
+
+def add_to_all(K_new: np.ndarray, V_new: np.ndarray, table: np.ndarray, K: np.ndarray, V: np.ndarray) -> None:
+    K += 1
+
+
+def appending(kernel: Any) -> Plan:
+    return Plan((Launch(kernel, (1,), (32,), ("K_new", "V_new", "table", "K", "V")),))
+
+
+def test_the_executor_gives_what_is_also_written_and_checks_all_of_it(executor: GpuExecutor) -> None:
+    question = Question.draw(APPEND, "bits", 2)
+    for number in range(2):  # a run does not find what another one has left
+        assert question.check(executor.run(APPEND, appending(append), question.inputs).outputs).passed, number
+    wrong = question.check(executor.run(APPEND, appending(add_to_all), question.inputs).outputs)
+    assert "that have to stay as they are were overwritten" in (wrong.reason or "")
+    assert "(new key 2 of sequence 0)" in (wrong.reason or "")
+
+
+def test_a_contender_does_not_find_what_another_one_has_appended() -> None:
+    context: Any = HostContext()
+    question = Question.draw(APPEND, "normal", 2)
+    plans = [appending(append), appending(lambda K_new, V_new, table, K, V: None)]
+    stage = GpuStage(context, APPEND, [question.inputs], plans)
+    right, idle = (stage.bind(plan) for plan in plans)
+    right.enqueue(0)
+    assert question.check(right.outputs(0)).passed
+    assert "were not written" in (question.check(idle.outputs(0)).reason or "")

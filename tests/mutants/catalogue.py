@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     addressing,
+    appending,
     backward,
     backward_hopper,
     backward_hopper_numba,
@@ -77,6 +78,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "pages, tables and lengths": paged.MUTANTS,
     "a prefix that sequences share": cascade.MUTANTS,
     "one row for keys and values": mla.MUTANTS,
+    "rows written to pages": appending.MUTANTS,
     "blocks that go round devices": ring.MUTANTS,
     "gradients that go round devices": ring_backward.MUTANTS,
     "results merged in a tree of devices": tree.MUTANTS,

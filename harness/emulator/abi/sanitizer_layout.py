@@ -124,6 +124,8 @@ NEVER_WRITTEN = 0xFF
 """In a map of bytes: not yet written."""
 GIVEN = 0x01
 """In a map of bytes: belongs to an input, which kernels may not write."""
+WRITTEN = 0x00
+"""In a map of bytes: kernels may read and write it."""
 
 # Kinds of access, as passed by generated code.
 LOAD, STORE, ATOMIC = 0, 1, 2

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.execution.judging.exact_output import ExactOutput
 from harness.model.operation import Tolerance
-from harness.model.problem import INPUT, OUTPUT, Tensor
+from harness.model.problem import IN_OUT, INPUT, OUTPUT, Tensor
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -130,6 +131,7 @@ def measure_accuracy(
     answer: Mapping[str, Float64Array],
     tolerance: Mapping[str, Tolerance],
     unwritten: Mapping[str, Mask] | None = None,
+    exact: Mapping[str, ExactOutput] | None = None,
 ) -> Accuracy:
     """Compare a kernel's outputs with the oracle's answer: all required outputs, and the optional ones that it stores.
 
@@ -138,17 +140,15 @@ def measure_accuracy(
 
     Every element must satisfy `error <= allowed`, so NaN fails. Where the allowed error is 0, the output must equal the
     answer rounded to nearest. Where the answer is not finite (inputs with NaN or inf), NaN must come out as NaN, and an
-    infinity as itself or as NaN.
+    infinity as itself or as NaN. Outputs of `exact` are compared bit for bit instead.
     """
-    compared = [
-        tensor for tensor in tensors if tensor.role == OUTPUT or (tensor.name in outputs and tensor.role != INPUT)
-    ]
-    return Accuracy(
-        {
-            tensor.name: _compare(tensor, outputs[tensor.name], answer[tensor.name], tolerance[tensor.name], unwritten)
-            for tensor in compared
-        }
-    )
+    found = {}
+    for tensor in tensors:
+        name = tensor.name
+        if tensor.role in (OUTPUT, IN_OUT) or (name in outputs and tensor.role != INPUT):
+            own = None if exact is None else exact.get(name)
+            found[name] = _compare(tensor, outputs[name], answer[name], tolerance[name], unwritten, own)
+    return Accuracy(found)
 
 
 def _compare(
@@ -157,6 +157,7 @@ def _compare(
     answer: Float64Array,
     tolerance: Tolerance,
     unwritten: Mapping[str, Mask] | None,
+    exact_output: ExactOutput | None,
 ) -> OutputAccuracy:
     name, allowed, expected = tensor.name, tolerance.allowed, tolerance.expected
     if output.shape != answer.shape:
@@ -164,8 +165,10 @@ def _compare(
         everywhere, nowhere = np.ones(output.shape, np.bool_), np.zeros(output.shape, np.bool_)
         unknown = np.full(output.shape, math.nan)
         return OutputAccuracy(shapes, math.nan, math.nan, math.nan, None, None, everywhere, nowhere, unknown)
-    got = output.astype(np.float64)
+    if exact_output is not None:
+        return _compare_bits(tensor, output, exact_output)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        got = output.astype(np.float64)
         error = np.abs(got - answer)
         same = (got == answer) | np.isposinf(allowed)
         no_number = np.isnan(got)
@@ -203,6 +206,28 @@ def _compare(
         wrong,
         never_written,
         ratio,
+    )
+
+
+def _compare_bits(tensor: Tensor, output: np.ndarray, exact: ExactOutput) -> OutputAccuracy:
+    """Compare an output whose bits are determined. Elements that were not written are those that kept their value."""
+    wrong, right = exact.wrong(output), exact.array
+    is_wrong = bool(wrong.any())
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    first = Element(tensor.name, index, tensor.axes, float(output[index]), float(right[index]), 0.0)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(output[wrong].astype(np.float64) - right[wrong].astype(np.float64))
+    ratio = math.inf if is_wrong else 0.0
+    return OutputAccuracy(
+        reason=exact.explain(tensor.name, tensor.axes, output, wrong) if is_wrong else None,
+        max_abs_error=float(np.max(error, initial=0.0)),
+        error_over_budget=ratio,
+        error_over_expected=ratio,
+        worst=first,
+        first_wrong=first if is_wrong else None,
+        wrong=wrong,
+        unwritten=np.zeros(wrong.shape, np.bool_),
+        over_budget=np.where(wrong, math.inf, 0.0),
     )
 
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import WHOLE, Part, Tolerance, TrivialAnswer, operation_of
-from harness.model.problem import OUTPUT, BaseProblem, Tensor
+from harness.model.problem import BaseProblem, Tensor
 
 Float64Array = npt.NDArray[np.float64]
 Arrays = Mapping[str, np.ndarray]
@@ -82,7 +82,7 @@ def measure_power(
     Without `in_full`, an answer that the sampled rows leave open counts as passing, and one that is right on them as
     right.
     """
-    tensors = [tensor for tensor in problem.tensors if tensor.role == OUTPUT]
+    tensors = problem.outputs
     if all(np.isposinf(tolerance[tensor.name].expected).all() for tensor in tensors):
         return Power(0.0, "any answer")
     wrong = _wrong_answers(problem, inputs, answer, tensors)
@@ -179,6 +179,8 @@ def _over(tensor: Tensor, wrong: Outputs, answer: Outputs, tolerance: Mapping[st
     dtype = NUMPY_DTYPES.get(tensor.dtype) or np.dtype(tensor.dtype)
     with np.errstate(all="ignore"):
         stored = wrong[tensor.name].astype(dtype)
+        if not limit.any():  # exact outputs are large
+            return 0.0 if np.array_equal(stored, right.astype(dtype), equal_nan=True) else math.inf
         error = np.abs(stored.astype(np.float64) - right)
         passes = (error == 0) | np.isposinf(limit) | ((limit == 0) & (stored == right.astype(dtype)))
         finite = np.isfinite(right)

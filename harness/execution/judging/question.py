@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.judging.accuracy import Accuracy, measure_accuracy
+from harness.execution.judging.exact_output import ExactOutput, bits_of
 from harness.execution.judging.power import Power, measure_power
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance, draw_inputs, operation_of
-from harness.model.problem import ELEMENT_BYTES, BaseProblem
+from harness.model.problem import ELEMENT_BYTES, IN_OUT, BaseProblem
 from harness.model.traffic import Traffic
 from harness.support.cores import begin
 
@@ -61,11 +63,28 @@ class Question:
         """The least traffic of any correct kernel, in bytes.
 
         Reads are `Operation.needed_read_bytes`. Writes are those elements of the outputs that are not NaN, since
-        outputs are initialized to NaN.
+        outputs are initialized to NaN; of outputs that are given, those that change.
         """
-        finite = {name: int((~np.isnan(self.answer[name])).sum()) for name in self.answer}
-        written = sum(finite[t.name] * ELEMENT_BYTES[t.dtype] for t in self.problem.outputs)
+        changed = {name: ~np.isnan(answer) for name, answer in self.answer.items()}
+        for tensor in self.problem.with_role(IN_OUT):
+            before = self.inputs[tensor.name][self.part.of(tensor.name)]
+            changed[tensor.name] = bits_of(before) != bits_of(self.exact_outputs[tensor.name].array)
+        written = sum(int(changed[t.name].sum()) * ELEMENT_BYTES[t.dtype] for t in self.problem.outputs)
         return Traffic(operation_of(self.problem).needed_read_bytes(self.problem, self.inputs), written)
+
+    @cached_property
+    def exact_outputs(self) -> Mapping[str, ExactOutput]:
+        """Outputs whose bits are determined, of the part, by name."""
+        operation = operation_of(self.problem)
+        given = {tensor.name: self.inputs[tensor.name] for tensor in self.problem.with_role(IN_OUT)}
+        return {
+            name: ExactOutput(
+                bits,
+                given[name][self.part.of(name)] if name in given else None,
+                functools.partial(operation.element_in_words, self.problem, self.inputs, name),
+            )
+            for name, bits in operation.exact_outputs(self.problem, self.inputs, self.part).items()
+        }
 
     @classmethod
     def draw(cls, problem: BaseProblem, regime: str = "normal", seed: int = 0) -> Question:
@@ -123,4 +142,7 @@ class Question:
         never_written = (
             None if unwritten is None else {name: array[self.part.of(name)] for name, array in unwritten.items()}
         )
-        return measure_accuracy(self.problem.tensors, covered, self.answer, self.tolerance(numerics), never_written)
+        tolerance = self.tolerance(numerics)
+        return measure_accuracy(
+            self.problem.tensors, covered, self.answer, tolerance, never_written, self.exact_outputs
+        )

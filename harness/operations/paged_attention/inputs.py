@@ -19,7 +19,7 @@ from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.attention.problem import Problem
 from harness.operations.paged_attention.problem import PagedProblem
-from harness.operations.paged_attention.sequences import PagedSequences
+from harness.operations.paged_attention.sequences import PagedPool, PagedSequences
 
 Float64Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int32]
@@ -62,7 +62,7 @@ def derived_inputs(problem: PagedSequences) -> dict[str, np.ndarray]:
     return {"lengths": np.array(problem.lengths, np.int32), **of_terms}
 
 
-def draw_table(rng: np.random.Generator, problem: PagedSequences) -> Table:
+def draw_table(rng: np.random.Generator, problem: PagedPool) -> Table:
     """(sequences, `table_len`): each page of the pool that is in use at one place, shared ones at several."""
     scattered = rng.permutation(problem.pool_pages)[: problem.pages_in_use].astype(np.int32)
     table = np.full(problem.table_shape, NO_PAGE, np.int32)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from harness.operations.attention.masks import NO_MASK, Mask, parse_mask
 from harness.support.errors import ProblemError
 from harness.support.numbers import whole_number
 from harness.support.override import override
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 DTYPES = ("float16", "bfloat16", "float32")
 PAGE_SIZES = range(16, 257, 16)
@@ -37,55 +40,29 @@ def require_page_size(page_size: int) -> None:
         raise ProblemError(f"page_size is {page_size}; it has to be a multiple of 16 from 16 to {PAGE_SIZES[-1]}")
 
 
-class PagedSequences(BaseProblem):
+class PagedPool(BaseProblem):
     """Lengths, pages and the table of a problem, of which subclasses are frozen dataclasses with these fields.
 
     Those are options: `PagedProblem` describes them.
     """
 
     batch: int | None
-    heads: int
-    q_len: int
     lengths: tuple[int, ...]
     dtype: str
     page_size: int
     pages: int | None
     prefix: int
     table_len: int | None
-    scale: float | None
     far: int
     in_use: tuple[int, int] | None
-    window: int | None = None
-    """Keys before its own position that a row sees; None for all. Not a field of problems without windows."""
-    terms: Any = ()
-    """Score terms that are on; none in problems without."""
-    sinks: bool = False
-    """Whether heads have sinks; in problems without score terms they have none."""
 
-    @property
-    @abstractmethod
-    def kv_heads(self) -> int:
-        """Number of key/value heads, a divisor of `heads`."""
-
-    @property
-    @abstractmethod
-    def head_dim(self) -> int:
-        """Elements per row of Q and of keys."""
-
-    @property
-    @abstractmethod
-    def v_width(self) -> int:
-        """Elements per row of values and of O."""
-
-    def with_fields(self, **fields: Any) -> PagedSequences:
+    def with_fields(self, **fields: Any) -> Self:
         """Return the problem with these fields in place of its own. Raises `ProblemError` if they are invalid."""
-        changed: PagedSequences = dataclasses.replace(self, **fields)  # type: ignore[type-var]
-        return changed
+        return dataclasses.replace(self, **fields)  # type: ignore[type-var]
 
-    def _check_sequences(self) -> None:
-        """Fill in defaults. Raises `ProblemError` if a field about lengths, pages or the table is invalid."""
-        self._fill_in_lengths()
-        require_extents(self, "heads", "q_len", "page_size")
+    def _check_pool(self) -> None:
+        """Check fields that do not depend on the lengths, which are filled in. Raises `ProblemError`."""
+        require_extents(self, "page_size")
         if self.dtype not in DTYPES:
             raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(DTYPES)}")
         require_page_size(self.page_size)
@@ -129,29 +106,13 @@ class PagedSequences(BaseProblem):
         return len(self.lengths)
 
     @property
-    def tau(self) -> float:
-        """`scale` after its default was filled in."""
-        assert self.scale is not None
-        return self.scale
-
-    @property
     def sequence_pages(self) -> tuple[int, ...]:
         """Number of pages of each sequence."""
         return tuple(-(-length // self.page_size) for length in self.lengths)
 
-    @property
-    def mask(self) -> Mask:
-        """Which of its sequence's keys a row sees, as a mask of attention."""
-        causal = parse_mask("causal") if self.q_len > 1 else NO_MASK
-        return causal if self.window is None else causal & parse_mask(f"{WINDOW}:{self.window},0")
-
-    def first_seen(self, length: int) -> int:
-        """Return the first key that a row of a sequence of that length sees; keys before it are evicted."""
-        return 0 if self.window is None else max(0, length - self.q_len - self.window)
-
     def evicted_pages(self, length: int) -> int:
-        """Return the number of pages of a sequence of that length that lie before all windows: it has none there."""
-        return self.first_seen(length) // self.page_size
+        """Return the number of leading pages that a sequence of that length no longer has."""
+        return 0
 
     @property
     def shared_pages(self) -> tuple[int, ...]:
@@ -165,19 +126,6 @@ class PagedSequences(BaseProblem):
             return self.in_use[0]
         evicted = [self.evicted_pages(length) for length in self.lengths]
         return distinct(evicted, self.shared_pages, self.sequence_pages)
-
-    @property
-    def keys_in_use(self) -> int:
-        """Number of distinct rows of the pool that some row of Q sees."""
-        if self.in_use is not None:
-            return self.in_use[1]
-        shared = [pages * self.page_size for pages in self.shared_pages]
-        return distinct([self.first_seen(length) for length in self.lengths], shared, self.lengths)
-
-    @property
-    def entries_in_use(self) -> int:
-        """Number of entries of the table that name a page of a sequence."""
-        return sum(self.sequence_pages) - sum(map(self.evicted_pages, self.lengths))
 
     @property
     def pool_pages(self) -> int:
@@ -197,17 +145,103 @@ class PagedSequences(BaseProblem):
         return Spread(pool, self.far, "page", extent, None, near, ("table",))
 
     @property
+    def itemsize_bytes(self) -> int:
+        """Bytes per element of `dtype`."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Shape of the table: (sequences, `table_len`), by default the pages of the longest sequence, at least 1."""
+        return (self.sequences, max(1, *self.sequence_pages) if self.table_len is None else self.table_len)
+
+    @override
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields as JSON values; with `in_use` only if it comes from a given page table."""
+        fields = super().to_fields() | {
+            "lengths": list(self.lengths), "pages": self.pool_pages, "table_len": self.table_shape[1],
+        }  # fmt: skip
+        if self.in_use is None:
+            del fields["in_use"]
+        if not self.far:
+            del fields["far"]
+        return fields
+
+
+class PagedSequences(PagedPool):
+    """Attention over pages: what its problems have in common besides the pool."""
+
+    heads: int
+    q_len: int
+    scale: float | None
+    window: int | None = None
+    """Keys before its own position that a row sees; None for all. Not a field of problems without windows."""
+    terms: Any = ()
+    """Score terms that are on; none in problems without."""
+    sinks: bool = False
+    """Whether heads have sinks; in problems without score terms they have none."""
+
+    @property
+    @abstractmethod
+    def kv_heads(self) -> int:
+        """Number of key/value heads, a divisor of `heads`."""
+
+    @property
+    @abstractmethod
+    def head_dim(self) -> int:
+        """Elements per row of Q and of keys."""
+
+    @property
+    @abstractmethod
+    def v_width(self) -> int:
+        """Elements per row of values and of O."""
+
+    def _check_sequences(self) -> None:
+        """Fill in defaults. Raises `ProblemError` if a field about lengths, pages or the table is invalid."""
+        self._fill_in_lengths()
+        require_extents(self, "heads", "q_len")
+        self._check_pool()
+
+    @property
+    def tau(self) -> float:
+        """`scale` after its default was filled in."""
+        assert self.scale is not None
+        return self.scale
+
+    @property
+    def mask(self) -> Mask:
+        """Which of its sequence's keys a row sees, as a mask of attention."""
+        causal = parse_mask("causal") if self.q_len > 1 else NO_MASK
+        return causal if self.window is None else causal & parse_mask(f"{WINDOW}:{self.window},0")
+
+    def first_seen(self, length: int) -> int:
+        """Return the first key that a row of a sequence of that length sees; keys before it are evicted."""
+        return 0 if self.window is None else max(0, length - self.q_len - self.window)
+
+    @override
+    def evicted_pages(self, length: int) -> int:
+        """Return the number of pages of a sequence of that length that lie before all windows: it has none there."""
+        return self.first_seen(length) // self.page_size
+
+    @property
+    def keys_in_use(self) -> int:
+        """Number of distinct rows of the pool that some row of Q sees."""
+        if self.in_use is not None:
+            return self.in_use[1]
+        shared = [pages * self.page_size for pages in self.shared_pages]
+        return distinct([self.first_seen(length) for length in self.lengths], shared, self.lengths)
+
+    @property
+    def entries_in_use(self) -> int:
+        """Number of entries of the table that name a page of a sequence."""
+        return sum(self.sequence_pages) - sum(map(self.evicted_pages, self.lengths))
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Features that a variant must support (`Variant.takes`): kinds of masks, and score terms.
 
         `causal` if a sequence has several rows.
         """
         return (*(part.kind for part in self.mask.parts), *(term.field for term in self.terms))
-
-    @property
-    def itemsize_bytes(self) -> int:
-        """Bytes per element of Q, K, V and O."""
-        return ELEMENT_BYTES[self.dtype]
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:
@@ -218,11 +252,6 @@ class PagedSequences(BaseProblem):
     def o_shape(self) -> tuple[int, int, int, int]:
         """Shape of O."""
         return (*self.q_shape[:3], self.v_width)
-
-    @property
-    def table_shape(self) -> tuple[int, int]:
-        """Shape of the table: (sequences, `table_len`), by default the pages of the longest sequence, at least 1."""
-        return (self.sequences, max(1, *self.sequence_pages) if self.table_len is None else self.table_len)
 
     @property
     def lse_shape(self) -> tuple[int, int, int]:
@@ -239,18 +268,6 @@ class PagedSequences(BaseProblem):
             return partial * (partial + 1) // 2 + (rows - partial) * most
 
         return seen_by_first(length) - seen_by_first(max(0, length - self.q_len))
-
-    @override
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values; with `in_use` only if it comes from a given page table."""
-        fields = super().to_fields() | {
-            "lengths": list(self.lengths), "pages": self.pool_pages, "table_len": self.table_shape[1],
-        }  # fmt: skip
-        if self.in_use is None:
-            del fields["in_use"]
-        if not self.far:
-            del fields["far"]
-        return fields
 
 
 def distinct(begins: Sequence[int], shared_ends: Sequence[int], ends: Sequence[int]) -> int:

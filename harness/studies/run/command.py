@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation, operation_named
-from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
+from harness.model.problem import IN_OUT, OPTIONAL_OUTPUT, BaseProblem
 from harness.options.command import Command, add_fields_of, argument
 from harness.options.device import add_device
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
@@ -59,7 +59,7 @@ def run_one(request: RunRequest) -> int:
     plain = operation.problem()
     optional = [tensor.name for tensor in plain.with_role(OPTIONAL_OUTPUT)]
     main, *others = (tensor.name for tensor in plain.outputs)
-    targets = {main: request.out, **{name: request.files.get(name.lower()) for name in (*others, *optional)}}
+    targets = {main: request.out, **{name: request.files.get(_option_of(plain, name)) for name in (*others, *optional)}}
     files = {tensor.name: request.files[tensor.name.lower()] for tensor in plain.inputs}
     further = {name: request.files[name.lower()] for name in operation.further_inputs if name.lower() in request.files}
     written, read = (*targets.values(), request.report.output), (*files.values(), *further.values())
@@ -70,6 +70,14 @@ def run_one(request: RunRequest) -> int:
     replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path and name in outputs})
     publish(request.report, shown.report)
     return PASSED if shown.passed else FAILED
+
+
+def _option_of(plain: BaseProblem, output: str) -> str:
+    """The name under which `RunRequest.files` has the file of an output that is not the main one.
+
+    That of an output that is also an input is `v_out` for V, since `v` is the input's.
+    """
+    return f"{output.lower()}_out" if plain.tensor(output).role == IN_OUT else output.lower()
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -112,7 +120,8 @@ def _add_files(parser: argparse.ArgumentParser, operation: Operation) -> None:
         shorter = f", or its {kept} alone" if lacking else ""
         whole = "" if tensor.dtype in NUMPY_DTYPES else f", {tensor.dtype}"
         help = f"{tensor.name}: ({', '.join(tensor.axes)}){shorter}{whole}"
-        parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
+        option = tensor.name.lower().replace("_", "-")
+        parser.add_argument(f"--{option}", type=Path, required=True, metavar="FILE.npy", help=help)
     for name, further in operation.further_inputs.items():
         (tensor,) = (t for t in operation.problem.from_fields({further.field: further.value}).inputs if t.name == name)
         usual = f"; --{further.field} alone uses the default ones" if further.follows else ""
@@ -122,7 +131,8 @@ def _add_files(parser: argparse.ArgumentParser, operation: Operation) -> None:
     main, *others = (tensor.name for tensor in plain.outputs)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"file for the output {main}")
     for name in others:
-        parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=f"file for {name}")
+        option = _option_of(plain, name).replace("_", "-")
+        parser.add_argument(f"--{option}", type=Path, metavar="FILE.npy", help=f"file for the output {name}")
     for tensor in plain.with_role(OPTIONAL_OUTPUT):
         help = f"file for {tensor.name}, in {tensor.dtype}; not all variants store it"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, metavar="FILE.npy", help=help)

@@ -222,7 +222,7 @@ def test_default_problems_of_attention_decide_whatever_is_declared(name: str, dt
     ("name", "dtype"),
     thorough_unless(
         lambda case: case[0] == "softmax" or case[1] == "bfloat16",
-        itertools.product(("mla-decode", "paged-attention", "softmax"), DTYPES),
+        itertools.product(("kv-append", "mla-decode", "paged-attention", "softmax"), DTYPES),
     ),
 )
 def test_other_default_problems_decide_whatever_is_declared(name: str, dtype: str):

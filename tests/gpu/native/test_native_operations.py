@@ -23,6 +23,10 @@ PROBLEMS: dict[str, dict[str, dict[str, Any]]] = {
         "causal": {"causal": True, "q_len": 200, "kv_len": 200, "head_dim": 128},
         "grouped heads": {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": 97, "kv_len": 64},
     },
+    "kv-append": {
+        "plain": {},
+        "ragged": {"lengths": [0, 17, 300, 4096], "new_lengths": [0, 17, 1, 700], "kv_heads": 3, "head_dim": 33},
+    },
     "mla-decode": {
         "plain": {},
         "ragged": {"lengths": [0, 17, 300, 1100], "heads": 40, "q_len": 3, "page_size": 48},

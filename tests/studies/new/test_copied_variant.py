@@ -15,6 +15,7 @@ from harness.model.discovery import discover
 from harness.model.problem import BaseProblem
 from harness.operations.attention.problem import Problem
 from harness.operations.attention_backward.problem import BackwardProblem
+from harness.operations.kv_append.problem import AppendProblem
 from harness.operations.mla_decode.problem import MlaProblem
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.softmax.problem import SoftmaxProblem
@@ -27,6 +28,7 @@ PROBLEMS: dict[str, tuple[BaseProblem, ...]] = {
     "attention": tuple(Problem(**SMALL, dtype=dtype) for dtype in DTYPES),
     "attention-backward": tuple(BackwardProblem(**SMALL, dtype=dtype) for dtype in DTYPES),
     "softmax": (SoftmaxProblem(rows=4, columns=64),),
+    "kv-append": (AppendProblem(),),
     "mla-decode": (MlaProblem(),),
     "paged-attention": tuple(PagedProblem(head_dim=64, dtype=dtype) for dtype in DTYPES),
 }

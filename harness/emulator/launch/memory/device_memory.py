@@ -27,7 +27,7 @@ class DeviceBuffer:
     data: npt.NDArray[np.uint8]
     """Its bytes, C-contiguous, one-dimensional."""
     written: npt.NDArray[np.uint8] | None = None
-    """For the sanitizer, the state of each byte: `NEVER_WRITTEN` (unwritten), `GIVEN` (part of an input), or 0."""
+    """For the sanitizer, the state of each byte: `NEVER_WRITTEN` (unwritten), `GIVEN` (an input's), or `WRITTEN`."""
 
 
 def new_buffer(name: str, size_bytes: int, watched: bool, given: npt.NDArray[np.uint8] | None = None) -> DeviceBuffer:

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.emulator.abi.layout import BUFFER_START
-from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
+from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN, WRITTEN
 from harness.emulator.launch.memory.device_memory import DeviceBuffer, new_buffer, new_sparse_buffer
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.finding import OUTPUT_NOT_WRITTEN, Finding
 from harness.model.placed_tensors import view
 from harness.model.plan import ELEMENT_BYTES, Buffer, Plan
-from harness.model.problem import BaseProblem, Tensor
+from harness.model.problem import IN_OUT, BaseProblem, Tensor
 from harness.support.errors import UnsupportedProblem
 
 LARGEST_BUFFER_BYTES = BUFFER_START
@@ -58,13 +58,17 @@ class RunMemory:
         tensor = self._tensors.get(buffer.name)
         if self._spread is None or (source is not None and tensor is None):
             given = None if source is None else np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-            return new_buffer(buffer.name, buffer.size_bytes, watched, given)
+            memory = new_buffer(buffer.name, buffer.size_bytes, watched, given)
+            if memory.written is not None and tensor is not None and tensor.role == IN_OUT:
+                memory.written[:] = WRITTEN
+            return memory
         memory = new_sparse_buffer(buffer.name, buffer.size_bytes, watched)
         if source is not None:
             assert tensor is not None
             self._spread.scatter(tensor, source, _typed(buffer, memory.data))
             if memory.written is not None:
-                states = np.full(source.shape, GIVEN * 0x0101_0101_0101_0101, np.int64).astype(_whole(source.itemsize))
+                state = WRITTEN if tensor.role == IN_OUT else GIVEN
+                states = np.full(source.shape, state * 0x0101_0101_0101_0101, np.int64).astype(_whole(source.itemsize))
                 self._spread.scatter(tensor, states, memory.written.view(states.dtype).reshape(buffer.shape))
         return memory
 

@@ -179,7 +179,8 @@ def _pattern_of(
     assert done.execution is not None and done.accuracy is not None
     operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
     got, answer = done.execution.outputs[first.output].astype(np.float64), question.answer[first.output]
-    pattern = describe_pattern(
+    exact = first.output in question.exact_outputs  # which says what each element is
+    pattern = (exact and worst_output.reason) or describe_pattern(
         operation.hints(problem, first.output),
         first.axes,
         got,
