@@ -188,11 +188,11 @@ class GpuContext:
                 array.data.memset_async(byte, array.nbytes, self.stream)
 
     def download(self, array: Any, dtype: str) -> np.ndarray:
-        """Copy an array to the host, bfloat16 as `ml_dtypes.bfloat16`. Waits for the stream."""
+        """Copy an array to the host, bfloat16 and float8 as types of `ml_dtypes`. Waits for the stream."""
         with self.current():
             host: np.ndarray = array.get(stream=self.stream)
             self.stream.synchronize()
-        return host.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else host
+        return host.view(dtype) if dtype in _BITS else host
 
     def peers(self, count: int) -> list[GpuContext]:
         """Return this context and those of up to `count` - 1 other GPUs, which copy to each other directly if they can.
@@ -246,14 +246,18 @@ def views_of(context: GpuContext, problem: BaseProblem, buffers: Mapping[str, An
     return {**buffers, **{tensor.name: view(tensor, buffers[tensor.buffer], context.cupy) for tensor in placed}}
 
 
+_BITS = {ml_dtypes.bfloat16.__name__: np.uint16, ml_dtypes.float8_e4m3fn.__name__: np.uint8}
+"""The dtype that CuPy and Numba use for the bits of types that they do not know."""
+
+
 def kernel_values(values: np.ndarray) -> np.ndarray:
     """The values in the dtype that CuPy and Numba use for them."""
-    return values.view(np.uint16) if values.dtype == ml_dtypes.bfloat16 else values
+    return values.view(_BITS.get(values.dtype.name, values.dtype))
 
 
 def kernel_dtype(dtype: str) -> np.dtype:
     """The NumPy dtype that CuPy and Numba use for a buffer's dtype."""
-    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+    return np.dtype(_BITS.get(dtype, dtype))
 
 
 def _cuda_code(error: Exception) -> int | None:

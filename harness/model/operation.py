@@ -112,6 +112,8 @@ class FurtherInput:
     """(array) -> the field's value in a problem with this array as the input; None if it is always `value`."""
     follows: bool = False
     """Whether it follows from the problem if it is not given (`Operation.derived_inputs`)."""
+    decides_dtypes: bool = False
+    """Whether other inputs have other dtypes in problems that have it."""
 
     def value_for(self, array: np.ndarray) -> Any:
         """Return the field's value in a problem with this array as the input."""

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from harness.model.spread import Spread
 
 INPUT, OUTPUT, OPTIONAL_OUTPUT, IN_OUT = "input", "output", "optional output", "input and output"
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+ELEMENT_BYTES = {
+    "float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "float8_e4m3fn": 1,
+}  # fmt: skip
 """Bytes per element of each dtype that arrays on the device may have."""
 
 LARGEST_EXTENT = 2**31 - 1

@@ -86,11 +86,12 @@ _ROWS_AND_KEYS = (
     ),
 )
 _COPIES = (
-    _in_split("a copy too few is waited for", "wait_for_copies<SLOTS - 2>();", "wait_for_copies<SLOTS - 1>();"),
+    _in_split("a copy too few is waited for", "wait_for_copies<Tiles::COUNT - 2>();",
+              "wait_for_copies<Tiles::COUNT - 1>();"),
     _in_split("other lanes' copies not waited for", "        __syncwarp();\n", "", sanitize=True),
     _in_split(
         "a slot filled while it is read",
-        "i < SLOTS - 1; ++i) ring.copy_next();", "i < SLOTS; ++i) ring.copy_next();", sanitize=True,
+        "i < Tiles::COUNT - 1; ++i) ring.copy_next();", "i < Tiles::COUNT; ++i) ring.copy_next();", sanitize=True,
     ),
     _in_split("what rows are padded with not zeroed", "if constexpr (D % 16 != 0) {", "if constexpr (false) {"),
 )  # fmt: skip

@@ -116,6 +116,47 @@ def test_windows_caps_slopes_and_sinks_over_evicted_pages(variant: Variant):
         held(variant, problem.with_fields(pages=None, **fields), regime)
 
 
+IN_8_BITS = [each for each in VARIANTS if "kv_dtype" in each.takes]
+
+
+@pytest.mark.parametrize("variant", IN_8_BITS, ids=lambda variant: variant.name)
+def test_keys_and_values_in_8_bits(variant: Variant):
+    # Rows that see different keys, heads of a tile with scales of their own, and NaN where nothing is seen.
+    fields = {"heads": 6, "kv_heads": 3, "q_len": 3, "page_size": 32, "kv_dtype": "e4m3"}
+    narrow = PagedProblem(lengths=(5, 0, 1300, 33), head_dim=24, **fields)
+    for regime in ("normal", "offset", "non-finite"):
+        held(variant, narrow, regime)
+    rules = {"window": 100, "softcap": 2.0, "alibi": True, "sinks": True}
+    held(variant, PagedProblem(lengths=(40, 300), head_dim=80, dtype="bfloat16", prefix=40, **rules, **fields))
+    short = narrow.with_fields(lengths=(5, 0, 70), batch=3)
+    findings = SANITIZER.check(variant, short, variant.plan(short), draw_inputs(short, "normal", 3))
+    assert findings == (), [finding.message for finding in findings]
+
+
+@pytest.mark.parametrize("variant", IN_8_BITS, ids=lambda variant: variant.name)
+def test_all_256_bytes_are_widened_exactly(variant: Variant):
+    # One key, of which each query head looks at one element: lse is that element of K, and O the row of V.
+    problem = PagedProblem(lengths=(1,), heads=256, kv_heads=2, head_dim=128, page_size=16, scale=0.5, kv_dtype="e4m3")
+    inputs = draw_inputs(problem)
+    scales = np.array([0.75, 3.0], np.float32)
+    every = np.arange(256, dtype=np.uint8).reshape(2, 128).view(inputs["K"].dtype)
+    inputs |= {"K_scale": scales, "V_scale": scales[::-1].copy()}
+    inputs["Q"][0, :, 0] = np.tile(np.eye(128), (2, 1))
+    page = inputs["table"][0, 0]
+    inputs["K"][page, :, 0], inputs["V"][page, :, 0] = every, every
+    elements = every.astype(np.float32)
+    assert np.isnan(elements).sum() == 2
+    inputs["K"][page, :, 0, 127] = 0  # its NaN would be in all products
+    outputs = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs
+    expected = np.where(np.isnan(elements), 0, elements) * np.float32(0.5) * scales[:, None]
+    np.testing.assert_array_equal(outputs["lse"].reshape(2, 128), expected)
+    of_heads = (elements * scales[::-1, None]).astype(np.float16)
+    np.testing.assert_array_equal(outputs["O"].reshape(2, 128, 128), of_heads[:, None].repeat(128, axis=1))
+    inputs["K"][page, 0, 0] = every[0]
+    lse = EXECUTOR.run(problem, variant.plan(problem), inputs).outputs["lse"].reshape(2, 128)
+    assert np.isnan(lse[0]).all() and np.isfinite(lse[1]).all()
+
+
 @pytest.mark.thorough
 @each_variant
 def test_float32_is_taken_or_refused_with_a_reason(variant: Variant):

@@ -27,6 +27,7 @@ CASES: list[tuple[str, BaseProblem]] = [
         "cascade",
         dataclasses.replace(PAGED, head_dim=24, page_size=32, lengths=(1200, 40, 1100, 0, *(5,) * 32), prefix=1050),
     ),
+    ("paged-lean", dataclasses.replace(PAGED, kv_dtype="e4m3")),
     ("lean", dataclasses.replace(DENSE, head_dim=50, dtype="bfloat16", mask="causal", alibi=True)),
     ("unified-max", dataclasses.replace(DENSE, head_dim=33, q_len=20, mask="causal", softcap=5.0)),
 ]

@@ -102,12 +102,19 @@ def running_maximum(TD: int) -> Callable:
 # --- Attention of a block --------------------------------------------------------------------------------------------
 
 
+# Where O[n][2 i] lies in its row. `column`: that of O[0][2 i].
+@cuda.jit(device=True, forceinline=True)
+def column_of_product(n, column):
+    return uint32(8 * n) + column
+
+
 @functools.cache
-def numba_splits(head_dim: int, slots: int, dtype: str) -> SimpleNamespace:
+def numba_splits(head_dim: int, slots: int, dtype: str, column_of: Callable = column_of_product) -> SimpleNamespace:
     """What blocks have on chip: constants and device functions for rows of `head_dim` elements.
 
-    `shared` is the address of the block's shared memory: the warps' rings, then Q, then l and m of each row from each
-    warp. At the end, each warp's O lies where the rings were.
+    `keys`: what differs if K and V do not lie on chip as Q does. `shared` is the address of the block's shared memory:
+    the warps' rings, then Q, then l and m of each row from each warp. At the end, each warp's O lies where the rings
+    were.
     """
     D, SLOTS = head_dim, slots
     STEPS = -(-D // 16)  # a row in pieces of 16 elements, zeros after the last
@@ -187,7 +194,7 @@ def numba_splits(head_dim: int, slots: int, dtype: str) -> SimpleNamespace:
     def store_O(n, shared, warp, row, column, O, i, correction):
         low, high = O[0, n, 2 * i] * correction, O[0, n, 2 * i + 1] * correction
         words = uint32(libdevice.float_as_int(low)), uint32(libdevice.float_as_int(high))
-        store_pair(O_element(shared, warp, row, uint32(8 * n) + column), words)
+        store_pair(O_element(shared, warp, row, column_of(n, column)), words)
 
     store_all_of_O = unrolled(TD, store_O)
 
@@ -240,9 +247,34 @@ def numba_splits(head_dim: int, slots: int, dtype: str) -> SimpleNamespace:
             m_block = max(m_block, load_float(shared + uint32(M_ROWS) + uint32(w * BR + row) * uint32(FLOAT_BYTES)))
         return m_block
 
+    # The four matrices of a 16 x 16 tile in the order of columns, for K, or of rows, for V, transposed on its way.
+    @cuda.jit(device=True, forceinline=True)
+    def lanes_in_tile(lane, by_row):
+        row = uint32((lane >> uint32(4)) * uint32(8) + (lane & uint32(7)))
+        return swizzled(ROW_BYTES, row, (lane >> uint32(3)) & uint32(1)), by_row
+
+    @cuda.jit(device=True, forceinline=True)
+    def leave_Q(Q_tile, t):
+        pass
+
+    # The elements of row k of V that belong to O[n].
+    @cuda.jit(device=True, forceinline=True)
+    def V_pair(V_tile, k, n, lane):
+        return load_word(uint32(V_tile + swizzled(ROW_BYTES, k, n) + (lane & uint32(3)) * uint32(4)))
+
+    keys = SimpleNamespace(
+        SLOTS=SLOTS,
+        SLOT_BYTES=SLOT_BYTES,
+        copy_tile=copy_tile_by(32),
+        lanes_in_tile=lanes_in_tile,
+        arrange_Q=leave_Q,
+        multiply_Q_Kt=multiply_Q_Kt,
+        add_P_V=add_P_V,
+        V_pair=V_pair,
+    )
     return SimpleNamespace(
         D=D,
-        SLOTS=SLOTS,
+        keys=keys,
         TD=TD,
         ROW_BYTES=ROW_BYTES,
         SLOT_BYTES=SLOT_BYTES,
@@ -269,10 +301,8 @@ def split_steps(
 
     `apply`: a score's terms, as of `numba_scores`.
     """
-    SLOTS, TD, ROW_BYTES, SLOT_BYTES, RING_BYTES = (
-        splits.SLOTS, splits.TD, splits.ROW_BYTES, splits.SLOT_BYTES, splits.RING_BYTES
-    )  # fmt: skip
-    copy_keys, unpacked, sees = splits.copy_tile_by(32), splits.unpacked, seen_of.sees
+    TD, SLOTS, SLOT_BYTES = splits.TD, splits.keys.SLOTS, splits.keys.SLOT_BYTES
+    copy_keys, V_pair, unpacked, sees = splits.keys.copy_tile, splits.keys.V_pair, splits.unpacked, seen_of.sees
     K_of, V_of, skipped, tile_after = keys_of.K, keys_of.V, keys_of.skipped, keys_of.tile_after
 
     # A warp's ring: K and V of one tile after the other, SLOTS - 1 copies ahead of where they are read. `copied`: how
@@ -290,7 +320,7 @@ def split_steps(
     @cuda.jit(device=True, forceinline=True)
     def next_slot(ring, slot):
         following = uint32(slot + uint32(SLOT_BYTES))
-        return ring if following == uint32(ring + uint32(RING_BYTES)) else following
+        return ring if following == uint32(ring + uint32(SLOTS * SLOT_BYTES)) else following
 
     # S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays
     # there.
@@ -308,8 +338,7 @@ def split_steps(
 
     @cuda.jit(device=True, forceinline=True)
     def add_columns(n, O, p_0, p_1, sees_0, sees_1, V_tile, k, lane):
-        at = V_tile + swizzled(ROW_BYTES, k, n) + (lane & uint32(3)) * uint32(4)
-        low, high = unpacked(load_word(uint32(at)))
+        low, high = unpacked(V_pair(V_tile, k, n, lane))
         O[0, n, 0] = libdevice.fmaf(p_0, low, O[0, n, 0]) if sees_0 else O[0, n, 0]
         O[0, n, 1] = libdevice.fmaf(p_0, high, O[0, n, 1]) if sees_0 else O[0, n, 1]
         O[0, n, 2] = libdevice.fmaf(p_1, low, O[0, n, 2]) if sees_1 else O[0, n, 2]
@@ -348,9 +377,10 @@ def split_attention(
     `apply`: a score's terms, as of `numba_scores`; `exponentiate`: what is subtracted from scores, such as
     `running_maximum`.
     """
-    D, SLOTS, TD, ROW_BYTES, SLOT_BYTES = splits.D, splits.SLOTS, splits.TD, splits.ROW_BYTES, splits.SLOT_BYTES
-    RING_BYTES, Q_TILE = splits.RING_BYTES, splits.Q_TILE
-    copy_Q, multiply_Q_Kt, add_P_V = splits.copy_tile_by(THREADS), splits.multiply_Q_Kt, splits.add_P_V
+    D, TD, ROW_BYTES, SLOT_BYTES = splits.D, splits.TD, splits.ROW_BYTES, splits.SLOT_BYTES
+    RING_BYTES, Q_TILE, of_keys, SLOTS = splits.RING_BYTES, splits.Q_TILE, splits.keys, splits.keys.SLOTS
+    lanes_in_tile, arrange_Q, copy_Q = of_keys.lanes_in_tile, of_keys.arrange_Q, splits.copy_tile_by(THREADS)
+    multiply_Q_Kt, add_P_V = of_keys.multiply_Q_Kt, of_keys.add_P_V
     tile_after, first_tile, first_of = keys_of.tile_after, keys_of.first_tile, keys_of.first
     seen_at, all_see = seen_of.at, seen_of.all_see
     steps = split_steps(splits, keys_of, seen_of, apply)
@@ -385,13 +415,9 @@ def split_attention(
             copied = int32(copied + 1)
         wait_for_Q()
         cuda.syncthreads()  # all warps have copied of Q
-
-        # The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of
-        # columns.
+        arrange_Q(uint32(shared + uint32(Q_TILE)), uint32(t))
         by_row = swizzled(ROW_BYTES, lane & uint32(15), lane >> uint32(4))
-        by_column = swizzled(
-            ROW_BYTES, uint32((lane >> uint32(4)) * uint32(8) + (lane & uint32(7))), (lane >> uint32(3)) & uint32(1)
-        )
+        K_lane, V_lane = lanes_in_tile(lane, by_row)
         for n in range(TD):
             for e in range(4):
                 O[0, n, e] = ZERO
@@ -404,7 +430,7 @@ def split_attention(
 
             # S = tau Q K^T.
             copied_key = wait_for_slot(ring, keys, copied, copied_key, lane)
-            multiply_Q_Kt(S, uint32(shared + uint32(Q_TILE) + by_row), uint32(slot + by_column))
+            multiply_Q_Kt(S, uint32(shared + uint32(Q_TILE) + by_row), uint32(slot + K_lane))
             slot = next_slot(ring, slot)
             scale_and_mask(S, tau, scores, seen_here, queries, key, lane)
 
@@ -415,7 +441,7 @@ def split_attention(
             copied_key = wait_for_slot(ring, keys, int32(copied + 1), copied_key, lane)
             copied = int32(copied + 2)
             if all_see(seen, max(key, first_of(keys)), min(int32(key + BC), keys.end)):
-                add_P_V(O, S, uint32(slot + by_row))
+                add_P_V(O, S, uint32(slot + V_lane))
             else:
                 add_P_V_where_seen(O, S, slot, seen_here, lane)
             slot = next_slot(ring, slot)

@@ -15,8 +15,56 @@
 //     sees(i, k)
 //     all_see(first, end)  whether all rows of the block see these keys
 
-// A warp's ring: K and V of one tile after the other, SLOTS - 1 copies ahead of where they are read.
+// What a warp has of rows g and g + 8. l is that of the lane's own keys.
+struct Rows {
+    Output O;
+    float l[2], m[2];
+    // Where O[n][2 i] lies in its row, and O[n][2 i + 1] behind it.
+    __device__ __forceinline__ static int column(int n, int lane) { return 8 * n + lane % 4 * 2; }
+};
+
+// Tiles of K and V that lie in slots as Q does. Tiles of 8 bits, whose elements have another type, are another specialization, in
+// _paged/e4m3_tiles.cuh.
+template <class Element> struct KeyTiles {
+    typedef ::Rows Rows;
+    enum : int { SLOT = SLOT_BYTES, COUNT = SLOTS };  // bytes of a slot, and slots of a warp
+    unsigned by_row, V_by_row, by_column;
+
+    // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
+    __device__ __forceinline__ explicit KeyTiles(int lane)
+    {
+        by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+        V_by_row = shared_address(shared) + swizzled<V_ROW_BYTES>(lane % 16, lane / 16);
+        by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    }
+    __device__ __forceinline__ static void copy(int to, const Element *source, int first, int end, int lane, bool is_K)
+    {
+        if (D == DV || is_K) {
+            copy_tile<32>(to, source, first, end, lane);
+        } else {
+            copy_tile<32, DV>(to, source, first, end, lane);
+        }
+    }
+    __device__ __forceinline__ static void arrange_Q(int) {}
+    __device__ __forceinline__ void multiply_Q_Kt(ScoreTile &S, int slot) const
+    {
+        ::multiply_Q_Kt(S, by_row + Q_TILE, by_column + slot);
+    }
+    __device__ __forceinline__ void add_P_V(Output &O, const ScoreTile &P, int slot) const
+    {
+        ::add_P_V(O, P, V_by_row + slot);
+    }
+    __device__ __forceinline__ static PairsInTile pairs(int slot, int lane) { return {slot, lane}; }
+    __device__ __forceinline__ static void sort_columns(Output &) {}
+};
+
+// The type of tiles whose keys lie where `keys` says.
+template <class Element> KeyTiles<Element> tiles_of(const Element *);
+template <class Keys> using TilesOf = decltype(tiles_of(static_cast<const Keys *>(nullptr)->K(0)));
+
+// A warp's ring: K and V of one tile after the other, COUNT - 1 copies ahead of where they are read.
 template <class Keys> struct Ring {
+    typedef TilesOf<Keys> Tiles;
     const Keys &keys;
     int begin, lane;
     int slot;                // which is read next
@@ -30,14 +78,10 @@ template <class Keys> struct Ring {
     __device__ __forceinline__ void copy_next()
     {
         if (copied_key < keys.end) {
-            const stored *const source = copied % 2 == 0 ? keys.K(copied_key) : keys.V(copied_key);
-            const int to = begin + copied % SLOTS * SLOT_BYTES;
+            const auto *const source = copied % 2 == 0 ? keys.K(copied_key) : keys.V(copied_key);
+            const int to = begin + copied % Tiles::COUNT * Tiles::SLOT;
             const int first = keys.skipped(copied_key), end = keys.end - copied_key;
-            if (D == DV || copied % 2 == 0) {
-                copy_tile<32>(to, source, first, end, lane);
-            } else {
-                copy_tile<32, DV>(to, source, first, end, lane);
-            }
+            Tiles::copy(to, source, first, end, lane, copied % 2 == 0);
         }
         commit_copies();
         if (copied++ % 2 == 1) copied_key = keys.tile_after(copied_key);
@@ -46,20 +90,14 @@ template <class Keys> struct Ring {
     // The slot that is read next has come; the one before it, which all lanes have read, is filled anew.
     __device__ __forceinline__ void wait_for_slot()
     {
-        wait_for_copies<SLOTS - 2>();
+        wait_for_copies<Tiles::COUNT - 2>();
         __syncwarp();
         copy_next();
     }
     __device__ __forceinline__ void next_slot()
     {
-        slot = slot + SLOT_BYTES == begin + RING_BYTES ? begin : slot + SLOT_BYTES;
+        slot = slot + Tiles::SLOT == begin + Tiles::COUNT * Tiles::SLOT ? begin : slot + Tiles::SLOT;
     }
-};
-
-// What a warp has of rows g and g + 8. l is that of the lane's own keys.
-struct Rows {
-    Output O;
-    float l[2], m[2];
 };
 
 // S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
@@ -106,7 +144,7 @@ struct RunningMaximum {
 
 // The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile. They lie in shared
 // memory then, O and l relative to one maximum, and are to be summed over the warps.
-__device__ __forceinline__ void share_rows(const Rows &own, int t = threadIdx.x)
+template <class Own> __device__ __forceinline__ void share_rows(const Own &own, int t = threadIdx.x)
 {
     const int warp = t / 32, lane = t % 32;
     float *const l_rows = reinterpret_cast<float *>(shared + L_ROWS);
@@ -126,7 +164,7 @@ __device__ __forceinline__ void share_rows(const Rows &own, int t = threadIdx.x)
         if (lane % 4 == 0) l_rows[warp * BR + row] = l_row * correction;
 #pragma unroll
         for (int n = 0; n < TD; ++n) {
-            *reinterpret_cast<float2 *>(O_element(warp, row, 8 * n + lane % 4 * 2)) =
+            *reinterpret_cast<float2 *>(O_element(warp, row, Own::column(n, lane))) =
                 make_float2(own.O[n][2 * i] * correction, own.O[n][2 * i + 1] * correction);
         }
     }
@@ -159,7 +197,8 @@ __device__ __forceinline__ float shared_m(int row)
 }
 
 // O_split, l_split and m_split: of the block's first row.
-__device__ __forceinline__ void put_warps_together(const Rows &own, float *O_split, float *l_split, float *m_split, int rows)
+template <class Own>
+__device__ __forceinline__ void put_warps_together(const Own &own, float *O_split, float *l_split, float *m_split, int rows)
 {
     share_rows(own);
     const int t = threadIdx.x;
@@ -173,10 +212,11 @@ __device__ __forceinline__ void put_warps_together(const Rows &own, float *O_spl
 
 // Attention of so many `rows` of Q over the split on its own. O is not divided by l yet. `query`: of rows g and g + 8.
 template <class Maximum = RunningMaximum, class Keys, class Seen, class Score>
-__device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
+__device__ __forceinline__ auto attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
                                                 const Score (&score)[2], const int (&query)[2],
                                                 const Maximum &maximum = {}, int t = threadIdx.x)
 {
+    typedef TilesOf<Keys> Tiles;
     const int warp = t / 32, lane = t % 32;
     if constexpr (D % 16 != 0) {
         // Rows are not copied as far as they are multiplied.
@@ -188,14 +228,12 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
     copy_tile<THREADS>(Q_TILE, Q, 0, rows, t);
     commit_copies();
 #pragma unroll 1
-    for (int i = 0; i < SLOTS - 1; ++i) ring.copy_next();
-    wait_for_copies<SLOTS - 1>();
+    for (int i = 0; i < Tiles::COUNT - 1; ++i) ring.copy_next();
+    wait_for_copies<Tiles::COUNT - 1>();
     __syncthreads();  // all warps have copied of Q
+    Tiles::arrange_Q(t);
 
-    // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
-    const unsigned by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
-    const unsigned V_by_row = shared_address(shared) + swizzled<V_ROW_BYTES>(lane % 16, lane / 16);
-    const unsigned by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const Tiles tiles(lane);
     Rows own = {{}, {}, {maximum.first_m(), maximum.first_m()}};
 #pragma unroll 1
     for (int key = first_key; key < keys.end; key = keys.tile_after(key)) {
@@ -204,7 +242,7 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
         // S = tau Q K^T.
         ScoreTile S;
         ring.wait_for_slot();
-        multiply_Q_Kt(S, by_row + Q_TILE, by_column + ring.slot);
+        tiles.multiply_Q_Kt(S, ring.slot);
         ring.next_slot();
         scale_and_mask(S, tau, score, seen_here, query, key, lane);
 
@@ -214,11 +252,12 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
         // O = O + P V.
         ring.wait_for_slot();
         if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {
-            add_P_V(own.O, S, V_by_row + ring.slot);
+            tiles.add_P_V(own.O, S, ring.slot);
         } else {
-            add_P_V_where_seen(own.O, S, ring.slot, seen_here, lane);
+            add_P_V_where_seen(own.O, S, Tiles::pairs(ring.slot, lane), seen_here, lane);
         }
         ring.next_slot();
     }
-    return own;
+    Tiles::sort_columns(own.O);
+    return typename Tiles::Rows{own};
 }

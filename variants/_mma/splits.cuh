@@ -89,9 +89,9 @@ __device__ __forceinline__ void add_P_V(Output &O, const ScoreTile &P, unsigned 
 }
 
 // The same, key after key and only in rows that see it: others must not even multiply it by their zero weight, for V
-// may hold NaN or infinity.
-template <class Seen>
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, const ScoreTile &P, int V_tile, const Seen &seen, int lane)
+// may hold NaN or infinity. `V_pair(k, n)`: the two elements of V that belong to O[n].
+template <class Seen, class Pair>
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, const ScoreTile &P, const Pair &V_pair, const Seen &seen, int lane)
 {
 #pragma unroll 1
     for (int k = 0; k < BC; ++k) {
@@ -104,8 +104,7 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, const ScoreTile &P
         }
 #pragma unroll
         for (int n = 0; n < TD; ++n) {
-            const int at = V_tile + swizzled<V_ROW_BYTES>(k, n) + lane % 4 * 4;
-            const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
+            const float2 v = unpacked(V_pair(k, n));
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const bool sees = seen.sees(i, k);
@@ -115,6 +114,16 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, const ScoreTile &P
         }
     }
 }
+
+// The pair in a tile of V as ldmatrix takes it.
+struct PairsInTile {
+    int V_tile, lane;
+    __device__ __forceinline__ unsigned operator()(int k, int n) const
+    {
+        const int at = V_tile + swizzled<V_ROW_BYTES>(k, n) + lane % 4 * 4;
+        return *reinterpret_cast<const unsigned *>(shared + at);
+    }
+};
 
 // Element e of a row of O from a warp. Half a warp stores pairs of floats at once, in 4 neighbouring rows: these go to
 // different banks.

@@ -14,6 +14,7 @@ from variants._mma import LINE_BYTES, LINE_ELEMENTS, tile_copy
 from variants._tiles import blocks
 from variants._tiles.rawkernel import raw_kernel
 from variants._tiles.sectors import SECTOR_BYTES, Integers
+from variants._tiles.tile_copies import TileCopy
 
 OF_SPLITS = ("mma.cuh", "splits.cuh", "split_attention.cuh", "runs_of_rows.cuh", "combine.cuh")
 FILES = ((FOLDER, "limits.cuh"), (FOLDER, "scores.cuh"), *(("_mma", file) for file in OF_SPLITS))
@@ -123,12 +124,16 @@ def combined_stat_bytes(number: Integers, stat: Integers, stride: int) -> Intege
     return 2 * SECTOR_BYTES * begins
 
 
-def key_bytes(head_dim: int, head_key: Integers, first: Integers, end: Integers) -> Integers:
+def key_bytes(
+    head_dim: int, head_key: Integers, first: Integers, end: Integers, copy: TileCopy | None = None
+) -> Integers:
     """Bytes of K, or V, from key `first` of a head to before `end`; `head_key` counts the keys of the heads before.
+
+    `copy`: how tiles are brought on chip, that of elements of 16 bits if None.
 
     A lane has the same place in its tile whether it copies or not, so what lies before `first` in a tile shifts none.
     """
-    d, copy = head_dim, tile_copy(head_dim)
+    d, copy = head_dim, copy or tile_copy(head_dim)
     end = np.maximum(first, end)
     # The rest of a tile that does not begin with `first`. Then whole tiles, which are whole sectors long, and whole
     # lines where a lane copies 16 bytes; and what is left.

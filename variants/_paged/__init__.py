@@ -14,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import PagedProblem
-from variants._features import FOLDER, Feature
+from variants._features import FOLDER, Feature, Files
+from variants._mma import tile_copy
 from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 from variants._tiles.tile_copies import TileCopy
 
 INT32_BYTES, FLOAT32_BYTES = 4, 4
 WARP_LANES = 32
+KV_DTYPE_FEATURE = "kv_dtype"
+"""Feature in `takes` of a variant whose kernels take K and V in 8 bits with scales."""
 SEQUENCES = (("_paged", "sequences.cuh"),)
 """CUDA file of kernels that divide keys among blocks."""
 SPLIT_PAGES = (*SEQUENCES, ("_paged", "split_pages.cuh"))
@@ -141,6 +144,35 @@ def window(problem: PagedProblem) -> Feature:
     """Return whether rows have a sliding window, a type that is no argument: `limits` has its length."""
     chosen = "NoWindow" if problem.window is None else "SlidingWindow"
     return Feature("Window", chosen, (), (("_paged", "window.cuh"),))
+
+
+def pool(problem: PagedProblem) -> Feature:
+    """Return how K and V are stored, a type that K and V themselves have as arguments (`pools`)."""
+    chosen = "SameAsQ" if problem.kv_dtype is None else "ScaledE4m3"
+    return Feature("Pool", chosen, (), (("_paged", "pools.cuh"),))
+
+
+def pools(problem: PagedProblem) -> tuple[Any, Any]:
+    """Return the kernel's arguments K and V: each with its scales if it is stored in 8 bits."""
+    return ("K", "V") if problem.kv_dtype is None else (("K", "K_scale"), ("V", "V_scale"))
+
+
+def tiles_of_pool(problem: PagedProblem) -> Files:
+    """Return the CUDA file of tiles whose elements are not stored as Q's are, which follows those of splits.py."""
+    return () if problem.kv_dtype is None else (("_paged", "e4m3_tiles.cuh"),)
+
+
+def key_copy(problem: PagedProblem) -> TileCopy:
+    """Return how tiles of K and V are brought on chip by kernels of splits.py: rows are whole lines there."""
+    d = problem.head_dim
+    if problem.kv_dtype is None:
+        return tile_copy(d)
+    return TileCopy(d, 1, 16 if d % 16 == 0 else 8, 128 * blocks(d, 128), swizzled=True)
+
+
+def scale_bytes(problem: PagedProblem, readers: int) -> int:
+    """Return bytes of the scales if `readers` warps read one of K and one of V each; 0 without them."""
+    return readers * of_every_warp(1) * len(problem.scales)
 
 
 def in_numba(problem: PagedProblem, rows: int, keys: int) -> Any:

@@ -1,6 +1,7 @@
 // Keys of a split that lie in pages. The block reads where all of its pages lie before it copies any key.
 //
-// Compile-time parameters besides those of splits.cuh: PAGE (rows of a page). The plan chooses `Window` (window.cuh).
+// Compile-time parameters besides those of splits.cuh: PAGE (rows of a page). The plan chooses `Window` (window.cuh) and `Pool`
+// (pools.cuh).
 
 static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 constexpr int PAGES = (SPLIT - 1) / PAGE + 2;  // that the keys of a split may lie in
@@ -19,7 +20,7 @@ __device__ __forceinline__ void load_pages(int (&pages)[PAGES], const int *entri
 
 // The keys of a split, from `split_first` to before `end`: pages[n] is where page first_page + n lies.
 struct KeysOfPages : FirstKey<Window> {
-    const stored *K_pages, *V_pages;
+    Pool K_pages, V_pages;
     const int *pages;
     int split_first, end, first_page, kv_head, kv_heads;
 
@@ -29,6 +30,6 @@ struct KeysOfPages : FirstKey<Window> {
     {
         return (((size_t)pages[key / PAGE - first_page] * kv_heads + kv_head) * PAGE + key % PAGE) * D;
     }
-    __device__ __forceinline__ const stored *K(int key) const { return K_pages + element_of_key(key); }
-    __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
+    __device__ __forceinline__ auto K(int key) const { return elements(K_pages) + element_of_key(key); }
+    __device__ __forceinline__ auto V(int key) const { return elements(V_pages) + element_of_key(key); }
 };

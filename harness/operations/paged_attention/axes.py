@@ -17,6 +17,7 @@ from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
 from harness.model.spread import FAR
 from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES, term_edits
+from harness.operations.paged_attention import eight_bits
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
 from harness.operations.paged_attention.problem import PagedProblem
@@ -105,6 +106,8 @@ def one_edit(pick: Pick, problem: PagedProblem) -> Edit:
     """One element of Q, K, V or an input of a score term or sinks with a special value; of any page, in use or not."""
     array = pick(("V", "K", "Q", *(name for term in problem.terms for name in term.input_names)))
     index = tuple(pick(range(extent)) for extent in problem.tensor(array).shape)
+    if array in eight_bits.SCALES and problem.kv_dtype is not None:
+        return Edit(array, index, pick(eight_bits.SPECIAL_VALUES))
     return Edit(array, index, pick(SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())))
 
 

@@ -17,13 +17,14 @@ from harness.operations.attention.cases.build import (
     head_dim_class,
     keys_at_once,
 )
+from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE, why_invalid
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import WINDOW
 from harness.support.override import override
 
 PLAIN_LENGTHS = (40, 7)
 PLAIN_WINDOW = 8
-FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS))
+FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS), KV_DTYPE)
 """Fields that are compile-time parameters of kernels; also features that a variant may list in `takes`."""
 
 
@@ -43,6 +44,7 @@ class PagedBuild(HeadBuild):
         """Two sequences of a few pages."""
         fields = {term.field: term.plain for term in PagedProblem.TERMS if term.field in self.features}
         fields |= {WINDOW: PLAIN_WINDOW} if WINDOW in self.features else {}
+        fields |= {KV_DTYPE: E4M3} if KV_DTYPE in self.features else {}
         return PagedProblem(
             lengths=PLAIN_LENGTHS, heads=2, kv_heads=1, head_dim=self.head_dim, dtype=self.dtype,
             page_size=self.page_size, **fields,
@@ -65,7 +67,9 @@ class PagedBuild(HeadBuild):
 
     @override
     def having(self, features: Sequence[str]) -> PagedBuild:
-        return dataclasses.replace(self, features=tuple(name for name in FEATURES if name in features))
+        left_out = {KV_DTYPE} if why_invalid(E4M3, self.dtype, self.head_dim) else set()
+        wanted = tuple(name for name in FEATURES if name in features and name not in left_out)
+        return dataclasses.replace(self, features=wanted)
 
     @override
     def places_of_features(self, takes: Sequence[str]) -> int:
@@ -83,7 +87,8 @@ class PagedBuild(HeadBuild):
         fields = {term.field: pick(term.values) if term.values else term.plain for term in terms}
         size, tile = self.page_size, self.tile_keys
         edges = (0, 1, size // 2, size - 1, size, 2 * size + 1, tile - 1, tile, tile + 1, 2 * tile + 5, 2**20)
-        return fields | ({WINDOW: pick(edges)} if WINDOW in self.features else {})
+        fields |= {WINDOW: pick(edges)} if WINDOW in self.features else {}
+        return fields | ({KV_DTYPE: E4M3} if KV_DTYPE in self.features else {})
 
     @property
     @override

@@ -3,7 +3,7 @@
 The table is a random permutation of the pool: pages of a sequence are scattered over it, and pages that nobody has lie
 between. What no row sees is poison: rows of the pool are NaN, and entries of the table name no page. That includes what
 lies before a sequence's window. Inputs of score terms and sinks are drawn as attention draws them for the longest
-sequence.
+sequence. Keys and values in 8 bits are drawn in the dtype of Q first, then divided by scales and rounded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.attention.problem import Problem
+from harness.operations.paged_attention.eight_bits import draw_scales, stored
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import PagedPool, PagedSequences
 
@@ -113,7 +114,11 @@ def _drawn_as(name: str, rng: np.random.Generator, problem: PagedProblem) -> Dra
         if name == NOT_FINITE and problem.q_len > 1 and length > 0:
             k[:, -1, rng.integers(problem.head_dim)] = np.nan  # which the last row alone sees
         fill_pools(((K, k), (V, v)), table, problem, sequence)
-    return (Q, K, V, table, *_drawn_terms(name, rng, problem, q, k))
+    of_terms = list(_drawn_terms(name, rng, problem, q, k))
+    if problem.kv_dtype is None:
+        return (Q, K, V, table, *of_terms)
+    scales = [draw_scales(rng, pool) for pool in (K, V)]
+    return (Q, *map(stored, (K, V), scales), table, *scales, *of_terms)
 
 
 def _drawn_terms(

@@ -10,6 +10,7 @@ import numpy as np
 from harness.model.operation import (
     ROWS_PER_PART,
     WHOLE,
+    FurtherInput,
     Operation,
     Part,
     cases_of,
@@ -24,6 +25,7 @@ from harness.operations.attention.cases.build import TILE_NAMES
 from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import FEATURES, builds_of
+from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE, SCALES, kv_dtype_of_scales
 from harness.operations.paged_attention.inputs import REGIMES, derived_inputs
 from harness.operations.paged_attention.invariance import changes
 from harness.operations.paged_attention.libraries import LIBRARIES
@@ -139,6 +141,8 @@ def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
         return [] if problem.window is None else [f"window {problem.window}"]
     if name in FEATURES:
         return [term.in_words(problem) for term in problem.terms if term.field == name]
+    if name == KV_DTYPE:
+        return [] if problem.kv_dtype is None else [f"K and V in {problem.kv_dtype}"]
     if name == "far":
         return [f"far {in_powers(problem.far)}"] if problem.far else []
     silent = name in ("batch", "pages", "table_len", "scale", "in_use") or (name == "prefix" and not problem.prefix)
@@ -182,7 +186,8 @@ OPERATION = Operation(
     known_mistakes=known_mistakes,
     hints=lambda problem, output: forward_hints(problem.tau, output),
     settings=("window", "scale", *(term.field for term in PagedProblem.TERMS if term.inputs_follow)),
-    further_inputs={
+    further_inputs=dict.fromkeys(SCALES.values(), FurtherInput(KV_DTYPE, E4M3, kv_dtype_of_scales, decides_dtypes=True))
+    | {
         name: further
         for name, further in operation_named("attention").further_inputs.items()
         if further.field in PagedProblem.__dataclass_fields__

@@ -18,6 +18,7 @@ from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
 from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.problem import Problem
+from harness.operations.paged_attention.eight_bits import SCALES, multiplied
 from harness.operations.paged_attention.inputs import rules_of, sequences_of_length
 from harness.operations.paged_attention.sequences import PagedSequences
 
@@ -43,8 +44,10 @@ def gathered(problem: PagedSequences, inputs: Arrays, sequences: Sequence[int]) 
     pages = inputs["table"][list(sequences)][:, places // problem.page_size]
     rows = np.broadcast_to(places % problem.page_size, pages.shape)
     # Advanced indexing with a slice in between gives (sequences, keys, kv_heads, head_dim).
-    K, V = (np.ascontiguousarray(inputs[name][pages, :, rows].swapaxes(1, 2)) for name in "KV")
-    return {**own, "K": K, "V": V}
+    found = {name: np.ascontiguousarray(inputs[name][pages, :, rows].swapaxes(1, 2)) for name in "KV"}
+    if problem.kv_dtype is not None:
+        found = {name: multiplied(stored, inputs[SCALES[name]]) for name, stored in found.items()}
+    return {**own, **found}
 
 
 def posed(problem: PagedSequences, sequences: Sequence[int]) -> Problem:
@@ -92,8 +95,13 @@ def tolerance(
     """Attention's budget for each sequence; `answer` is the oracle's. Without keys, O has to be exact.
 
     That budget holds for sums in any order and for weights that shrink whenever a maximum rises, or parts of the keys
-    are put together that have a maximum each: so it is that of splits, too, however many there are.
+    are put together that have a maximum each: so it is that of splits, too, however many there are. A scale of K is a
+    factor more on products q.k, and one of V a factor more on O. Each is a rounding more, in place of those of products
+    of two elements, which are exact: elements of 16 and of 8 bits have at most 15 bits together.
     """
+    if problem.kv_dtype is not None:
+        # No element is exact: its product with the scale is rounded, whatever the order of sums.
+        numerics = dataclasses.replace(numerics, sums="truncated")
     sequences, of_each = sequences_of_part(problem, part)
     shapes = {"O": _zeros(problem, part), "lse": _zeros(problem, part)[..., 0]}
     found = {name: Tolerance(zeros.copy(), zeros.copy()) for name, zeros in shapes.items()}
@@ -109,8 +117,11 @@ def tolerance(
 def needed_read_bytes(problem: PagedSequences, inputs: Arrays) -> int:
     """What attention needs of each sequence that shares no page with one that was counted; of others, nothing.
 
-    The table and the lengths are left out: a kernel might be told them otherwise.
+    The table and the lengths are left out: a kernel might be told them otherwise. 0, unknown, for K and V in 8 bits:
+    attention's bound counts on what the largest element of 16 bits does to an answer.
     """
+    if problem.kv_dtype is not None:
+        return 0
     counted: set[int] = set()
     needed = 0
     for sequence, pages in enumerate(problem.sequence_pages):

@@ -12,6 +12,7 @@ from harness.model.spread import FAR, elements_apart, in_powers
 from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import TERMS_OF_HEADS, HeadScoreFields
 from harness.operations.attention.sizes import checked_scale, require_groups
+from harness.operations.paged_attention.eight_bits import KV_DTYPES, SCALES, why_invalid
 from harness.operations.paged_attention.sequences import (
     DTYPES,
     PAGE_SIZES,
@@ -47,7 +48,13 @@ class PagedSizes(PagedSequences):
     head_dim: int = option(64, "elements per row")
     """Elements per row of Q, K, V and O."""
     dtype: str = option("float16", ", ".join(DTYPES), metavar="DTYPE", parse=str)
-    """Data type of Q, K, V and O: float16, bfloat16 or float32."""
+    """Data type of Q and O, and of K and V unless there is a `kv_dtype`: float16, bfloat16 or float32."""
+    kv_dtype: str | None = option(
+        None, f"how K and V are stored if not as Q: {', '.join(KV_DTYPES)}, with a scale per key/value head",
+        metavar="DTYPE", parse=str, default_text="the value of --dtype",
+    )  # fmt: skip
+    """How K and V are stored: `e4m3`, with float32 scales K_scale and V_scale per key/value head by which stored
+    elements are multiplied. None if they have the dtype of Q and no scales."""
     page_size: int = option(16, f"rows of a page, a multiple of 16 up to {PAGE_SIZES[-1]}")
     """Rows per page, one of `PAGE_SIZES`."""
     pages: int | None = option(None, "pages in the pool", default_text="1.25 times the number in use")
@@ -81,7 +88,7 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     if j <= i + lengths[b] - q_len. With a `window`, it sees only that many keys before its own position, and pages
     that lie before the window of every row are evicted: their entries in the table name no page. Query head h reads
     key/value head h // (heads // kv_heads). Score terms and sinks are those of attention (`Problem`); their inputs are
-    float32, one element per query head.
+    float32, one element per query head. With a `kv_dtype`, K and V are stored elements times their head's scale.
 
     After Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv
     2309.06180. Pages have FlashInfer's HND layout, so that the rows of a page that a head reads are contiguous and
@@ -112,6 +119,9 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     def __post_init__(self) -> None:
         require_extents(self, "kv_heads", "head_dim")
         self._check_sequences()
+        reason = None if self.kv_dtype is None else why_invalid(self.kv_dtype, self.dtype, self.head_dim)
+        if reason is not None:
+            raise ProblemError(reason)
         require_groups(self.heads, self.kv_heads)
         window = self.window
         if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
@@ -137,33 +147,43 @@ class PagedProblem(HeadScoreFields, PagedSizes):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, the pool's K and V, the page table, the lengths, inputs of `terms`; O, and optionally lse."""
+        """Q, the pool's K and V, the page table, the lengths, scales, inputs of `terms`; O, and optionally lse."""
         rows, pool = ("sequence", "head", "row", "column"), ("page", "head", "row", "column")
+        stored = self.dtype if self.kv_dtype is None else KV_DTYPES[self.kv_dtype]
         return (
             Tensor("Q", self.q_shape, self.dtype, INPUT, rows),
-            Tensor("K", self.kv_shape, self.dtype, INPUT, pool),
-            Tensor("V", self.kv_shape, self.dtype, INPUT, pool),
+            Tensor("K", self.kv_shape, stored, INPUT, pool),
+            Tensor("V", self.kv_shape, stored, INPUT, pool),
             Tensor("table", self.table_shape, "int32", INPUT, ("sequence", "place")),
             Tensor("lengths", (self.sequences,), "int32", INPUT, ("sequence",)),
+            *self.scales,
             *(tensor for term in self.terms for tensor in term.inputs(self)),
             Tensor("O", self.q_shape, self.dtype, OUTPUT, rows),
             Tensor("lse", self.lse_shape, "float32", OPTIONAL_OUTPUT, rows[:3]),
         )
 
     @property
+    def scales(self) -> tuple[Tensor, ...]:
+        """K_scale and V_scale, the factors on stored elements of each key/value head; none without a `kv_dtype`."""
+        names = () if self.kv_dtype is None else tuple(SCALES.values())
+        return tuple(Tensor(name, (self.kv_heads,), "float32", INPUT, ("head",)) for name in names)
+
+    @property
     def compulsory_read_bytes(self) -> int:
-        """Bytes of Q, the used rows of K and V, the used table entries, lengths and inputs of terms, each read once."""
-        row_bytes = self.kv_heads * self.head_dim * self.itemsize_bytes
+        """Bytes of Q, used rows of K and V, used table entries, lengths, scales and inputs of terms, each read once."""
+        row_bytes = self.kv_heads * self.head_dim * self.kv_itemsize_bytes
         entries = self.entries_in_use + self.sequences
         q_bytes = math.prod(self.q_shape) * self.itemsize_bytes
-        term_bytes = sum(tensor.size_bytes for term in self.terms for tensor in term.inputs(self))
-        return q_bytes + term_bytes + 2 * self.keys_in_use * row_bytes + entries * ELEMENT_BYTES["int32"]
+        of_terms = (tensor for term in self.terms for tensor in term.inputs(self))
+        head_bytes = sum(tensor.size_bytes for tensor in (*self.scales, *of_terms))
+        return q_bytes + head_bytes + 2 * self.keys_in_use * row_bytes + entries * ELEMENT_BYTES["int32"]
 
     @property
     @override
     def build_key(self) -> tuple[Hashable, ...]:
         window = () if self.window is None else (WINDOW,)
-        return (self.dtype, self.head_dim, f"pages of {self.page_size}", *window, *self.score_features)
+        stored = () if self.kv_dtype is None else (f"K and V in {self.kv_dtype}",)
+        return (self.dtype, *stored, self.head_dim, f"pages of {self.page_size}", *window, *self.score_features)
 
     @property
     @override
@@ -185,21 +205,23 @@ class PagedProblem(HeadScoreFields, PagedSizes):
         rows = "1 row" if self.q_len == 1 else f"{self.q_len} rows"
         rules = "" if self.window is None else f", window {self.window}"
         rules += "".join(f", {term.in_words(self)}" for term in self.terms)
+        stored = "" if self.kv_dtype is None else f" with K and V in {self.kv_dtype}"
         apart = f", pages {in_powers(self.far)} elements apart" if self.far else ""
         shared = f", the first {self.prefix} shared" if any(self.shared_pages) else ""
         return (
             f"paged attention, {lengths_in_words(self.lengths)}{shared}, {self.pages_in_use} of {self.pool_pages} "
-            f"pages of {self.page_size}, {heads}{grouped}, {rows}, head_dim {self.head_dim}, {self.dtype}"
+            f"pages of {self.page_size}, {heads}{grouped}, {rows}, head_dim {self.head_dim}, {self.dtype}{stored}"
             f"{rules}, scale {self.tau:.6g}{apart}"
         )
 
     @override
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values, a window and score terms only if there are some."""
+        """Return the fields as JSON values; a window, score terms and a `kv_dtype` only if there are some."""
         fields = super().to_fields()
         terms = {term.field: fields.pop(term.field) for term in self.TERMS}
-        if self.window is None:
-            del fields["window"]
+        for name in ("window", "kv_dtype"):
+            if fields[name] is None:
+                del fields[name]
         return fields | {term.field: term.as_json(terms[term.field]) for term in self.terms}
 
     @override

@@ -13,6 +13,7 @@ import numpy as np
 from harness.model.problem import ELEMENT_BYTES, LARGEST_EXTENT, BaseProblem, require_extents
 from harness.model.spread import Extent, Spread, require_far
 from harness.operations.attention.masks import NO_MASK, Mask, parse_mask
+from harness.operations.paged_attention.eight_bits import KV_DTYPE, KV_DTYPES
 from harness.support.errors import ProblemError
 from harness.support.numbers import whole_number
 from harness.support.override import override
@@ -173,6 +174,8 @@ class PagedSequences(PagedPool):
     heads: int
     q_len: int
     scale: float | None
+    kv_dtype: str | None = None
+    """How K and V are stored if not as Q is. Not a field of problems in which they always are."""
     window: int | None = None
     """Keys before its own position that a row sees; None for all. Not a field of problems without windows."""
     terms: Any = ()
@@ -237,11 +240,17 @@ class PagedSequences(PagedPool):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Features that a variant must support (`Variant.takes`): kinds of masks, and score terms.
+        """Features that a variant must support (`Variant.takes`): kinds of masks, score terms, and `kv_dtype`.
 
         `causal` if a sequence has several rows.
         """
-        return (*(part.kind for part in self.mask.parts), *(term.field for term in self.terms))
+        stored = () if self.kv_dtype is None else (KV_DTYPE,)
+        return (*(part.kind for part in self.mask.parts), *(term.field for term in self.terms), *stored)
+
+    @property
+    def kv_itemsize_bytes(self) -> int:
+        """Bytes per element of K and V."""
+        return self.itemsize_bytes if self.kv_dtype is None else ELEMENT_BYTES[KV_DTYPES[self.kv_dtype]]
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:

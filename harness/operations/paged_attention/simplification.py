@@ -12,6 +12,7 @@ from harness.model.problem import LARGEST_EXTENT
 from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PLAIN_WINDOW, PagedBuild
+from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import WINDOW, lengths_in_words
 
@@ -68,6 +69,8 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         for window in dict.fromkeys((None, 0, 1, p.page_size, p.window // 2, p.window - 1)):
             if window is None or 0 <= window < p.window:
                 yield _changed(case, window=window)
+    if p.kv_dtype is not None:
+        yield _changed(case, kv_dtype=None)
     for term in p.terms:
         yield _changed(case, **{term.field: term.off})
     for field, plain in (("prefix", 0), ("pages", None), ("table_len", None), ("scale", None)):
@@ -109,6 +112,7 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
         takes.append(f"{p.q_len} rows")
     if any(p.shared_pages):
         takes.append(f"a prefix of {p.prefix} keys")
+    takes += [] if p.kv_dtype is None else [f"K and V in {p.kv_dtype}"]
     takes += [] if p.window is None else [f"a window of {p.window} keys"]
     takes += [term.in_words(p) for term in p.terms]
     takes.append(f"pages of {p.page_size}")
@@ -169,6 +173,7 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         head_dim=plainer.head_dim,
         page_size=plainer.page_size,
         scale=None if p.scale == default_scale(p.head_dim) else p.scale,
+        kv_dtype=E4M3 if KV_DTYPE in plainer.features else None,
         window=(PLAIN_WINDOW if p.window is None else p.window) if WINDOW in plainer.features else None,
         **{
             term.field: (getattr(p, term.field) if term in p.terms else term.plain)

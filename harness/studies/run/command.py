@@ -111,7 +111,7 @@ def _add_settings(parser: argparse.ArgumentParser, operation: Operation) -> None
 
 def _add_files(parser: argparse.ArgumentParser, operation: Operation) -> None:
     from harness.model.cases.regime import NUMPY_DTYPES
-    from harness.studies.run.user_arrays import axes_that_may_lack
+    from harness.studies.run.user_arrays import axes_that_may_lack, option_of_array
 
     plain = operation.problem()
     lacking = axes_that_may_lack(plain.inputs)
@@ -120,22 +120,21 @@ def _add_files(parser: argparse.ArgumentParser, operation: Operation) -> None:
         shorter = f", or its {kept} alone" if lacking else ""
         whole = "" if tensor.dtype in NUMPY_DTYPES else f", {tensor.dtype}"
         help = f"{tensor.name}: ({', '.join(tensor.axes)}){shorter}{whole}"
-        option = tensor.name.lower().replace("_", "-")
-        parser.add_argument(f"--{option}", type=Path, required=True, metavar="FILE.npy", help=help)
+        parser.add_argument(option_of_array(tensor.name), type=Path, required=True, metavar="FILE.npy", help=help)
     for name, further in operation.further_inputs.items():
         (tensor,) = (t for t in operation.problem.from_fields({further.field: further.value}).inputs if t.name == name)
         usual = f"; --{further.field} alone uses the default ones" if further.follows else ""
         usual += "" if further.value_of is None else "; an extent of 1 stands for all of an axis"
         help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}{usual}"
-        parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=help)
+        parser.add_argument(option_of_array(name), type=Path, metavar="FILE.npy", help=help)
     main, *others = (tensor.name for tensor in plain.outputs)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"file for the output {main}")
     for name in others:
-        option = _option_of(plain, name).replace("_", "-")
-        parser.add_argument(f"--{option}", type=Path, metavar="FILE.npy", help=f"file for the output {name}")
+        option = option_of_array(_option_of(plain, name))
+        parser.add_argument(option, type=Path, metavar="FILE.npy", help=f"file for the output {name}")
     for tensor in plain.with_role(OPTIONAL_OUTPUT):
         help = f"file for {tensor.name}, in {tensor.dtype}; not all variants store it"
-        parser.add_argument(f"--{tensor.name.lower()}", type=Path, metavar="FILE.npy", help=help)
+        parser.add_argument(option_of_array(tensor.name), type=Path, metavar="FILE.npy", help=help)
 
 
 def _call(variant: Any, plugin: Any, options: Mapping[str, Any]) -> StudyResult[Any]:

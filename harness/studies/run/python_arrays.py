@@ -17,7 +17,9 @@ IN_PLACE = "given"
 
 
 def as_numpy(name: str, array: Any) -> np.ndarray:
-    """Return the array's elements in host memory, with its strides where possible; bfloat16 as `ml_dtypes.bfloat16`.
+    """Return the array's elements in host memory, with its strides where possible.
+
+    bfloat16 and float8_e4m3fn become types of `ml_dtypes`.
 
     Raises `UsageError` if it is no array.
     """
@@ -29,6 +31,10 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
             import torch
 
             return np.asarray(held.view(torch.int16).numpy()).view(NUMPY_DTYPES["bfloat16"])
+        if str(held.dtype) == "torch.float8_e4m3fn":
+            import torch
+
+            return np.asarray(held.view(torch.uint8).numpy()).view(np.dtype("float8_e4m3fn"))
         return np.asarray(held.numpy())
     if _is_cupy(array):
         return np.asarray(array.get())

@@ -7,7 +7,7 @@ import io
 import math
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -19,6 +19,7 @@ from harness.model.operation import Operation
 from harness.model.problem import Tensor
 from harness.support.errors import ProblemError, UsageError
 
+FLOAT8 = "float8_e4m3fn"
 NPY_MAGIC = b"\x93NUMPY"
 
 
@@ -36,8 +37,8 @@ class UserArrays:
 
     operation: Operation
     inputs: dict[str, np.ndarray]
-    """Inputs with all axes of the operation's tensors, bfloat16 as `ml_dtypes.bfloat16`. They are memory-mapped;
-    `all_inputs` reads them."""
+    """Inputs with all axes of the operation's tensors, bfloat16 and float8 as types of `ml_dtypes`. They are
+    memory-mapped; `all_inputs` reads them."""
     dtype: str
     """float32, float16 or bfloat16."""
     axes_left_out: int
@@ -80,7 +81,7 @@ class UserArrays:
             elif name in usual:
                 inputs[name] = usual[name]
             elif name not in inputs:
-                raise UsageError(f"this problem has an input {name}; give it with --{name.lower()} FILE.npy")
+                raise UsageError(f"this problem has an input {name}; give it with {option_of_array(name)} FILE.npy")
         # Copies: later changes to the files must not affect a run.
         return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in inputs.items()}
 
@@ -126,14 +127,16 @@ def gather_arrays(
     Without the first axes, a single head of Q is a matrix. `dtype` is the required dtype; None accepts that of the
     arrays. Inputs with a dtype of their own, such as lse, always have that one. NumPy has no bfloat16: with `dtype`
     bfloat16 an array may have its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array
-    gives. `further` are inputs that only some problems have; `all_inputs` checks them against the problem. Raises
-    `UsageError` for another dtype or another shape.
+    gives. Arrays of float8_e4m3fn may have their bits, as uint8 or as raw bytes. `further` are inputs that only some
+    problems have; `all_inputs` checks them against the problem. Raises `UsageError` for another dtype or another shape.
     """
-    tensors = {tensor.name: tensor for tensor in operation.problem().inputs}
+    plain = _plain_with(operation, further or ())
+    tensors = {tensor.name: tensor for tensor in plain.inputs if tensor.name not in operation.further_inputs}
     if dtype is not None and dtype not in NUMPY_DTYPES:
         raise UsageError(f"dtype is {dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
-    whole = [name for name, tensor in tensors.items() if tensor.dtype not in NUMPY_DTYPES]
-    own = _own_dtypes(operation)
+    floats = (*NUMPY_DTYPES, FLOAT8)
+    whole = [name for name, tensor in tensors.items() if tensor.dtype not in floats]
+    own = _own_dtypes(plain, floats)
     arrays = {
         name: _of_numbers(tensors[name], each) if name in whole else _with_dtype(name, each, own.get(name, dtype))
         for name, each in given.items()
@@ -149,13 +152,23 @@ def gather_arrays(
     return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out, further or {})
 
 
-def _own_dtypes(operation: Operation) -> dict[str, str]:
+def _plain_with(operation: Operation, further: Iterable[str]) -> Any:
+    """The plainest problem that has these further inputs, as far as they decide how others are stored."""
+    known = [operation.further_inputs[name] for name in further]
+    return operation.problem.from_fields({each.field: each.value for each in known if each.decides_dtypes})
+
+
+def _own_dtypes(plain: Any, floats: Sequence[str]) -> dict[str, str]:
     """Dtypes of floating-point inputs that do not have the problem's dtype, by name: lse is always float32."""
-    plain: Any = operation.problem()
     if "dtype" not in {field.name for field in dataclasses.fields(plain)}:
         return {}
     other = dataclasses.replace(plain, dtype="bfloat16")
-    return {t.name: t.dtype for t in other.inputs if t.dtype in NUMPY_DTYPES and t.dtype != "bfloat16"}
+    return {t.name: t.dtype for t in other.inputs if t.dtype in floats and t.dtype != "bfloat16"}
+
+
+def option_of_array(name: str) -> str:
+    """The option for an array's file: `K_scale` -> `--k-scale`."""
+    return f"--{name.lower().replace('_', '-')}"
 
 
 def axes_that_may_lack(tensors: Iterable[Tensor]) -> int:
@@ -236,6 +249,10 @@ def _with_dtype(name: str, given: Given, wanted: str | None) -> np.ndarray:
     native = array.dtype.newbyteorder("=")
     if native == NUMPY_DTYPES["bfloat16"] and wanted in (None, "bfloat16"):
         return array
+    if wanted == FLOAT8:
+        if native != np.dtype(FLOAT8) and native != np.uint8 and native.str != "|V1":
+            raise UsageError(f"{name}: {place} holds {native}; with scales it has to be {FLOAT8}, or its bits as uint8")
+        return array.view(np.dtype(FLOAT8))
     bits = native == np.uint16 or native.str in ("|V2", "<V2")
     if wanted == "bfloat16" and bits:
         return array.astype(native, copy=False).view(NUMPY_DTYPES["bfloat16"])

@@ -34,6 +34,7 @@ PROBLEMS: dict[str, dict[str, dict[str, Any]]] = {
     "paged-attention": {
         "plain": {},
         "ragged": {"lengths": [0, 17, 300, 4096], "heads": 8, "kv_heads": 2, "head_dim": 128},
+        "8 bits": {"lengths": [0, 17, 300, 4096], "q_len": 3, "head_dim": 128, "kv_dtype": "e4m3", "window": 1000},
     },
     "softmax": {
         "plain": {},
@@ -48,6 +49,7 @@ ASKED = [
     for variant in discover().registry.select(None, operation)
     for shape in shapes
     for dtype in ("float32", "float16", "bfloat16")
+    if dtype != "float32" or "kv_dtype" not in shapes[shape]
 ]
 
 

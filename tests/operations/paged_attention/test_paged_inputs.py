@@ -82,3 +82,19 @@ def test_of_several_rows_the_last_alone_sees_a_key_that_is_nan():
     inputs = draw_inputs(problem, "non-finite", 1)
     answer = operation_named("paged-attention").answer(problem, inputs)
     assert np.isnan(answer["lse"][:, :, 2]).all() and np.isfinite(answer["lse"][:, :, :2]).all()
+
+
+def test_keys_and_values_in_8_bits_use_the_whole_format_with_scales_that_differ():
+    problem = PagedProblem(lengths=(500, 40), heads=5, kv_heads=5, head_dim=64, kv_dtype="e4m3")
+    inputs = draw_inputs(problem, "normal", 1)
+    wide = draw_inputs(problem.with_fields(kv_dtype=None), "normal", 1)
+    for name in "KV":
+        stored, scales = inputs[name].astype(np.float64), inputs[f"{name}_scale"].astype(np.float64)
+        np.testing.assert_array_equal(np.isnan(stored), np.isnan(wide[name]))
+        largest, smallest = np.nanmax(np.abs(stored)), np.nanmin(np.abs(stored[stored != 0]))
+        assert largest == 448 and smallest == 2.0**-9
+        assert scales.max() > 1000 * scales.min()
+        unit = scales[:, None, None]
+        close = np.abs(stored * unit - wide[name]) <= np.abs(wide[name]) / 16 + unit * 2.0**-10
+        cut_off = np.abs(stored) == 448
+        assert (close | cut_off | np.isnan(stored)).all() and 0 < cut_off.mean() < 0.1

@@ -9,6 +9,7 @@ import pytest
 
 from harness.execution.judging.question import Question
 from harness.model.cases.property import Arrays
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
 from harness.operations.paged_attention.problem import PagedProblem
@@ -18,6 +19,7 @@ PROBLEM = PagedProblem(
     lengths=(0, 5, 48, 100, 48), heads=6, kv_heads=3, q_len=2, head_dim=8, page_size=16, prefix=40, dtype="float32"
 )
 RULES = PROBLEM.with_fields(window=20, softcap=2.0, alibi=True, sinks=True)
+IN_8_BITS = RULES.with_fields(dtype="bfloat16", kv_dtype="e4m3")
 Look = Callable[[PagedProblem, Arrays, int, int], tuple[int, int]]
 
 
@@ -26,7 +28,8 @@ def looked_up(problem: PagedProblem, inputs: Arrays, sequence: int, key: int) ->
 
 
 def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtype: type = np.float64) -> Arrays:
-    """Attention row by row, in `dtype`; `look` finds a key."""
+    """Attention row by row, in `dtype`; `look` finds a key. Scales are factors on tau and on O."""
+    K_scale, V_scale = (inputs.get(name, np.ones(problem.kv_heads)) for name in ("K_scale", "V_scale"))
     O, lse = np.zeros(problem.q_shape), np.full(problem.lse_shape, -np.inf)
     for sequence, head, row in np.ndindex(problem.lse_shape):
         own = problem.lengths[sequence] + row - problem.q_len
@@ -34,7 +37,8 @@ def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtyp
         if seen:
             at = [look(problem, inputs, sequence, key) for key in seen]
             K, V = (np.array([inputs[n][page, head // problem.group, r] for page, r in at], dtype) for n in "KV")
-            scores = K @ inputs["Q"][sequence, head, row].astype(dtype) * dtype(problem.tau)
+            tau = dtype(problem.tau) * dtype(K_scale[head // problem.group])
+            scores = K @ inputs["Q"][sequence, head, row].astype(dtype) * tau
             if problem.softcap is not None:
                 scores = dtype(problem.softcap) * np.tanh(scores / dtype(problem.softcap))
             if problem.alibi:
@@ -46,13 +50,15 @@ def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtyp
             V = np.concatenate((V, np.zeros_like(V, shape=(1, problem.head_dim))))
         if len(scores) and scores.max() > -np.inf:
             weights = np.exp(scores - scores.max())
-            O[sequence, head, row] = (weights @ V) / weights.sum()
+            O[sequence, head, row] = (weights @ V) / weights.sum() * dtype(V_scale[head // problem.group])
             lse[sequence, head, row] = scores.max() + np.log(weights.sum())
     return {"O": O, "lse": lse}
 
 
 @pytest.mark.parametrize(
-    "problem", [PROBLEM, RULES, RULES.with_fields(q_len=30, prefix=0)], ids=["plain", "rules", "rows"]
+    "problem",
+    [PROBLEM, RULES, RULES.with_fields(q_len=30, prefix=0), IN_8_BITS],
+    ids=["plain", "rules", "rows", "e4m3"],
 )
 @pytest.mark.parametrize("regime", ["normal", "hot", "rising", "offset", "subnormal"])
 def test_the_answer_is_that_of_a_loop_over_keys(regime: str, problem: PagedProblem):
@@ -88,7 +94,7 @@ def test_a_sink_is_the_log_sum_exp_of_a_sequence_without_keys():
     np.testing.assert_array_equal(answer["lse"][0, :, 0], inputs["sinks"])
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, RULES], ids=["plain", "rules"])
+@pytest.mark.parametrize("problem", [PROBLEM, RULES, IN_8_BITS], ids=["plain", "rules", "e4m3"])
 @pytest.mark.parametrize("regime", list(OPERATION.regimes))
 def test_a_right_kernel_in_float32_is_within_its_budget(regime: str, problem: PagedProblem):
     question = Question.draw(problem, regime, 2)
@@ -96,7 +102,8 @@ def test_a_right_kernel_in_float32_is_within_its_budget(regime: str, problem: Pa
         outputs = {name: array.astype(np.float32) for name, array in question.answer.items()}
     else:
         outputs = by_loops(problem, question.inputs, dtype=np.float32)
-    outputs = {name: array.astype(np.float32) for name, array in outputs.items()}
+    stored = {tensor.name: NUMPY_DTYPES[tensor.dtype] for tensor in problem.tensors if tensor.name in outputs}
+    outputs = {name: array.astype(stored[name]) for name, array in outputs.items()}
     held = question.check(outputs, Numerics(scores="float32", weights="float32", functions="accurate", sums="nearest"))
     assert held.passed and not held.suspicious, held.reason
 
@@ -124,6 +131,18 @@ def test_keys_from_elsewhere_are_beyond_the_budget(look: Look):
     wrong = held.by_output["O"].wrong.any(axis=(1, 2, 3))
     # Where a sequence has no keys there is nothing to mistake; the last one has the pages of the last one.
     assert wrong.tolist() == [False, True, True, True, look is not of_the_last_sequence]
+
+
+@pytest.mark.parametrize("wrong", ["heads", "K and V", "none of V"])
+def test_scales_of_something_else_are_beyond_the_budget(wrong: str):
+    question = Question.draw(IN_8_BITS, "normal", 2)
+    K, V = (question.inputs[name] for name in ("K_scale", "V_scale"))
+    given = {"heads": (np.roll(K, 1), V), "K and V": (V, K), "none of V": (K, np.ones_like(V))}[wrong]
+    outputs = by_loops(IN_8_BITS, {**question.inputs, **dict(zip(("K_scale", "V_scale"), given))})
+    held = question.check(
+        {"O": outputs["O"].astype(NUMPY_DTYPES["bfloat16"]), "lse": outputs["lse"].astype(np.float32)}
+    )
+    assert not held.passed and "more than their budget" in (held.reason or "")
 
 
 def test_an_output_that_is_not_zero_without_keys_fails():

@@ -61,6 +61,17 @@ def test_what_is_shared_is_compulsory_once():
     assert SHARING.compulsory_write_bytes == q_bytes
 
 
+def test_keys_and_values_in_8_bits_are_half_the_bytes_and_have_scales():
+    wide = SHARING.with_fields(dtype="bfloat16")
+    narrow = wide.with_fields(kv_dtype="e4m3")
+    dtypes = {tensor.name: tensor.dtype for tensor in narrow.inputs}
+    assert dtypes["Q"] == "bfloat16" and dtypes["K"] == dtypes["V"] == "float8_e4m3fn"
+    assert narrow.tensor("K_scale").shape == narrow.tensor("V_scale").shape == (2,)
+    saved = wide.compulsory_read_bytes - narrow.compulsory_read_bytes
+    assert saved == 2 * SHARING.keys_in_use * 2 * 64 - 2 * 2 * 4
+    assert narrow.build_key != wide.build_key and "bfloat16 with K and V in e4m3," in narrow.headline
+
+
 @pytest.mark.parametrize("window", [None, 0, 5])
 @pytest.mark.parametrize(("lengths", "q_len"), [((7,), 1), ((0, 2, 3, 9), 4), ((1, 40), 17)])
 def test_flops_are_those_of_the_pairs_that_are_seen(lengths: tuple[int, ...], q_len: int, window: int | None):
@@ -86,6 +97,7 @@ def test_one_length_stands_for_all_and_lists_are_read():
         PagedProblem(),
         PagedProblem(lengths=(9,), pages=40, table_len=5, scale=2),
         SHARING.with_fields(window=40, softcap=30.0, alibi=True, sinks=True),
+        SHARING.with_fields(dtype="bfloat16", kv_dtype="e4m3"),
     ],
 )
 def test_fields_make_the_same_problem_again(problem: PagedProblem):
@@ -124,6 +136,9 @@ def test_headlines_are_short():
         ({"softcap": 0}, "softcap is 0; it has to be a positive number"),
         ({"dtype": "int8"}, "choose one of float16, bfloat16, float32"),
         ({"scale": float("nan")}, "scale is nan"),
+        ({"kv_dtype": "int8"}, "kv_dtype is 'int8'; choose e4m3, or leave it out for the dtype of Q"),
+        ({"kv_dtype": "e4m3", "dtype": "float32"}, "kv_dtype is e4m3, which goes with dtype float16 or bfloat16"),
+        ({"kv_dtype": "e4m3", "head_dim": 36}, "head_dim is 36; with kv_dtype e4m3 it has to be a multiple of 8"),
     ],
 )
 def test_what_makes_no_sense_is_said(fields: dict[str, object], reason: str):

@@ -224,3 +224,45 @@ def test_gigabytes_that_do_not_fit_together_are_refused_unread(tmp_path: Path):
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+PAGED = operation_named("paged-attention")
+IN_PAGES = {"Q": (2, 4, 1, 16), "K": (3, 2, 16, 16), "V": (3, 2, 16, 16), "table": (2, 1), "lengths": (2,)}
+
+
+def saved_in_8_bits(folder: Path, stored: np.ndarray, scales: np.ndarray) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Files of the inputs, and of the scales."""
+    tables = {"table": np.array([[2], [0]], np.int32), "lengths": np.array([5, 16], np.int32)}
+    paths = saved(folder, IN_PAGES, Q=np.ones(IN_PAGES["Q"], np.float16), K=stored, V=stored, **tables)
+    names = ("K_scale", "V_scale")
+    return paths, saved(folder, dict.fromkeys(names, scales.shape), **dict.fromkeys(names, scales))
+
+
+@pytest.mark.parametrize("kind", ["float8", "uint8", "raw"])
+def test_scales_say_that_keys_and_values_are_e4m3(tmp_path: Path, kind: str):
+    stored = np.full(IN_PAGES["K"], 1.5, ml_dtypes.float8_e4m3fn)
+    stored = {"float8": stored, "uint8": stored.view(np.uint8), "raw": stored.view("V1")}[kind]
+    paths, scales = saved_in_8_bits(tmp_path, stored, np.array([2, 3], np.float32))
+    arrays = load_arrays(PAGED, paths, further=scales)
+    problem = arrays.problem({})
+    assert (problem.kv_dtype, problem.dtype, problem.lengths) == ("e4m3", "float16", (5, 16))
+    inputs = arrays.all_inputs(problem)
+    assert (inputs["V"].astype(np.float32) == 1.5).all() and inputs["K_scale"].tolist() == [2, 3]
+    alone = load_arrays(PAGED, paths, further={"K_scale": scales["K_scale"]})
+    with pytest.raises(UsageError, match="input V_scale; give it with --v-scale FILE"):
+        alone.all_inputs(alone.problem({}))
+    with pytest.raises(UsageError, match=r"K: .*; it has to be float32, float16"):
+        load_arrays(PAGED, paths)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
+def test_scales_are_above_0(tmp_path: Path, scale: float):
+    paths, scales = saved_in_8_bits(tmp_path, np.ones(IN_PAGES["K"], np.uint8), np.array([1, scale], np.float32))
+    with pytest.raises(UsageError, match=f"the scale of key/value head 1 is {scale}; it has to be above 0"):
+        load_arrays(PAGED, paths, further=scales).problem({})
+
+
+def test_16_bits_with_scales_are_refused(tmp_path: Path):
+    paths, scales = saved_in_8_bits(tmp_path, np.ones(IN_PAGES["K"], np.float16), np.ones(2, np.float32))
+    with pytest.raises(UsageError, match="holds float16; with scales it has to be float8_e4m3fn, or its bits as uint8"):
+        load_arrays(PAGED, paths, further=scales)

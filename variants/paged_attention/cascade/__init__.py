@@ -43,6 +43,7 @@ from variants._paged import (
     PackedRows,
     key_bytes,
     limits,
+    pool,
     row_tiles,
     window,
 )
@@ -115,7 +116,7 @@ class Parts:
 
 def cupy_kernels(problem: PagedProblem, split: int, most: int) -> tuple[Any, Any, Any]:
     """The CUDA kernels."""
-    p, chosen = problem, (limits(problem), window(problem))
+    p, chosen = problem, (limits(problem), window(problem), pool(problem))
     sizes = {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
     more = {"prefix": {"BLOCKS_PER_SM": prefix_blocks_per_sm(p)}, "suffix": {}, "combine": has_few(most)}
     prefix, suffix, combine = (

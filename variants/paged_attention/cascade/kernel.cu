@@ -162,7 +162,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void cascade_pre
                 ScoreTile P;
                 choose_tile(P, S, w);
                 RunningMaximum().exponentiate(own, P);
-                add_P_V_where_seen(own.O, P, w * RING_BYTES + slot, seen.at(key + w * BC), lane);
+                add_P_V_where_seen(own.O, P, PairsInTile{w * RING_BYTES + slot, lane}, seen.at(key + w * BC), lane);
             }
         }
         ring.next_slot();

@@ -21,7 +21,8 @@ Bytes, at the `sectors` level, with R = group q_len rows per key/value head and 
 3. O and L are written once.
 
 With a window, the lean tiles of a tile of rows begin with that of the first key that one of its rows sees. Each segment
-also reads slopes, once per warp, those of 8 rows at a time, and sinks, those of its rows at once.
+also reads slopes, once per warp, those of 8 rows at a time, and sinks, those of its rows at once. With K and V in 8
+bits, w = 1 for these, and each warp of a segment reads a scale of K and one of V.
 
 Bits depend neither on the order of blocks nor on where pages lie, but on the rest of the batch, which moves the cuts.
 """
@@ -94,9 +95,9 @@ def lean_tiles(problem: PagedProblem) -> Integers:
 def cupy_paged_lean(problem: PagedProblem) -> Any:
     """The CUDA kernel."""
     p = problem
-    chosen = _paged.limits(p), features.scores(p), features.sink(p), _paged.window(p)
+    chosen = _paged.limits(p), features.scores(p), features.sink(p), _paged.window(p), _paged.pool(p)
     sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(_output_tiles(p)) | {"PAGE": p.page_size}
-    files = (*EQUAL_RUNS, *SEQUENCES)
+    files = (*_paged.tiles_of_pool(p), *EQUAL_RUNS, *SEQUENCES)
     return splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, chosen, files)
 
 
@@ -107,7 +108,7 @@ def numba_paged_lean(problem: PagedProblem) -> Any:
     p, sizes = problem, sizes_for(_output_tiles(problem))
     return paged_lean_kernel(
         p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], p.page_size,
-        _paged.in_numba(p, BR, BC), p.window is not None,
+        _paged.in_numba(p, BR, BC), p.window is not None, p.kv_dtype,
     )  # fmt: skip
 
 
@@ -122,7 +123,8 @@ def plan(
     """One launch; `tile`: the first of `tiles(problem)` if None."""
     p, places = problem, _places(problem)
     numbers = (p.sequences, p.q_len, p.table_shape[1], p.kv_heads, p.group)
-    args = ("Q", "K", "V", "table", "lengths", "O", "lse", *PART_BUFFERS, *map(np.int32, numbers), np.uint32(places))
+    arrays = ("Q", *_paged.pools(p), "table", "lengths", "O", "lse", *PART_BUFFERS)
+    args = (*arrays, *map(np.int32, numbers), np.uint32(places))
     grid, rules = blocks_for(_of_all(p), _fewest(p, tile)), (_paged.limits(p), features.scores(p), features.sink(p))
     launch = Launch(
         kernel(p),
@@ -147,7 +149,9 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     begin = (first_seen // LEAN_TILE + segments.behind) * LEAN_TILE
     end_key = np.minimum(begin + segments.lean_tiles * LEAN_TILE, packed.ends[sequence, number])
     first_key = np.maximum(begin, first_seen)
-    read = copy.bytes(first * d, rows * d).sum() + 2 * key_bytes(d, np.zeros_like(first), first_key, end_key).sum()
+    keys = key_bytes(d, np.zeros_like(first), first_key, end_key, _paged.key_copy(p))
+    read = copy.bytes(first * d, rows * d).sum() + 2 * keys.sum()
+    read += _paged.scale_bytes(p, WARPS * len(first))
     read += _entry_bytes(p, sequence, begin, first_key, end_key) + _length_bytes(p, segments.block, sequence)
     own_head, first_row = head % p.kv_heads, packed.first_rows[number]
     read += features.term_bytes(p, WARPS * slope_sectors(p, own_head, first_row).sum())
@@ -239,7 +243,7 @@ def register(registry: Registry) -> None:
                 supports=supports,
                 claim=claim,
                 tiles=tiles,
-                takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
+                takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES, _paged.KV_DTYPE_FEATURE),
                 invariant_to=(),  # the rest of the batch moves the cuts between blocks
                 numerics=NUMERICS,
             )

@@ -1,8 +1,8 @@
 // Lean Attention (Sanovar et al. 2024, arXiv 2405.10480, algorithm 2) over sequences of any lengths whose keys lie in pages
 // (Kwon et al. 2023, arXiv 2309.06180). How the keys of all sequences are divided among blocks, and how parts are combined,
 // is in _mma/equal_runs.cuh; what a block does with the keys of one head is in split_attention.cuh, what kernels over pages
-// share in _paged/sequences.cuh. Limits, Scores, Sink and Window, types that the plan chooses, are in _features/ and _paged/.
-// attention/lean is the same for sequences of one length, side by side.
+// share in _paged/sequences.cuh. Limits, Scores, Sink, Window and Pool, types that the plan chooses, are in _features/
+// and _paged/. attention/lean is the same for sequences of one length, side by side.
 //
 // Compile-time parameters besides those of equal_runs.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
 
@@ -11,7 +11,7 @@ static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 // Keys from lean tile to lean tile, up to `end`. The warp's lanes hold the pages of its next 32 tiles: lane n that of the tile
 // that begins with key from + n LEAN_TILE.
 struct KeysOfPages : FirstKey<Window> {
-    const stored *K_pages, *V_pages;
+    Pool K_pages, V_pages;
     const int *entries;  // of the sequence's pages
     int begin, end, kv_head, kv_heads, lane;
     mutable int from = -32 * LEAN_TILE, page = 0;
@@ -28,8 +28,8 @@ struct KeysOfPages : FirstKey<Window> {
         const int page_of_key = __shfl_sync(0xffffffff, page, (key - from) / LEAN_TILE);
         return (((size_t)page_of_key * kv_heads + kv_head) * PAGE + key % PAGE) * D;
     }
-    __device__ __forceinline__ const stored *K(int key) const { return K_pages + element_of_key(key); }
-    __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
+    __device__ __forceinline__ auto K(int key) const { return elements(K_pages) + element_of_key(key); }
+    __device__ __forceinline__ auto V(int key) const { return elements(V_pages) + element_of_key(key); }
 };
 
 // A sequence, whose places begin with `begin`, and how many each of its key/value heads has.
@@ -72,7 +72,7 @@ struct Search {
 };
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
-    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, const int *__restrict__ table,
+    const stored *__restrict__ Q, const Pool K, const Pool V, const int *__restrict__ table,
     const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, float *O_parts, float *l_parts,
     float *m_parts, int batch, int q_len, int table_len, int kv_heads, int group, unsigned places, float tau, Limits limits,
     Scores scores, Sink sink)
@@ -123,7 +123,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
             const auto seen = seen_by_queries<Window>(run, query, first_query, min(tile.last_query, q_len - 1));
             const auto score_of_row = [&](int row) { return scores.of_head(head_of_row(row), q_len, kv_len); };
             const decltype(score_of_row(0)) score[2] = {score_of_row(lane / 4), score_of_row(lane / 4 + 8)};
-            share_rows(attend_to_split(Q + first_global_row() * D, tile.rows, tau, keys, seen, score, query));
+            const float tau_of_head = times_scale(tau, K, kv_head);
+            auto own = attend_to_split(Q + first_global_row() * D, tile.rows, tau_of_head, keys, seen, score, query);
+            scale_O(own, V, kv_head);
+            share_rows(own);
         }
 
         const auto logit_of_row = [&](int row) { return sink.logit(head_of_row(row)); };

@@ -46,11 +46,11 @@ from variants._mma.numba_split_attention import (
     STORED_BYTES,
     THREADS,
     ZERO,
-    numba_splits,
     running_maximum,
     split_attention,
 )
 from variants._mma.splits import BC, BR
+from variants._paged.numba_e4m3_tiles import numba_pools
 from variants._paged.numba_sequences import lanes_before, seen_by_queries
 
 INT32_BYTES = 4
@@ -86,8 +86,8 @@ def tile_after(keys, key):
     return int32(key + LEAN_TILE)
 
 
-def keys_of_pages(D: int, page_size: int, has_window: bool) -> KeyFunctions:
-    """Device functions for rows of D elements in pages of `page_size` rows."""
+def keys_of_pages(row_bytes: int, page_size: int, has_window: bool) -> KeyFunctions:
+    """Device functions for keys in pages of `page_size` rows."""
     PAGE = page_size
 
     @cuda.jit(device=True, forceinline=True)
@@ -118,11 +118,11 @@ def keys_of_pages(D: int, page_size: int, has_window: bool) -> KeyFunctions:
 
     @cuda.jit(device=True, forceinline=True)
     def K(keys, key):
-        return keys.K_pages + row_of_key(keys, key) * uint64(D * STORED_BYTES)
+        return keys.K_pages + row_of_key(keys, key) * uint64(row_bytes)
 
     @cuda.jit(device=True, forceinline=True)
     def V(keys, key):
-        return keys.V_pages + row_of_key(keys, key) * uint64(D * STORED_BYTES)
+        return keys.V_pages + row_of_key(keys, key) * uint64(row_bytes)
 
     return KeyFunctions(first_key, skipped, first_tile, tile_after, K, V)
 
@@ -172,13 +172,15 @@ def find_sequence(search, at, lengths, batch, kv_heads, group_rows, q_len, limit
 @functools.cache
 def paged_lean_kernel(
     head_dim: int, slots: int, dtype: str, blocks_per_sm: int, output_tiles: int, page_size: int,
-    features: NumbaFeatures, has_window: bool,
+    features: NumbaFeatures, has_window: bool, kv_dtype: str | None = None,
 ) -> Any:  # fmt: skip
     """The kernel for these compile-time parameters; `output_tiles`: room for their counters."""
-    D, splits, scores_ = head_dim, numba_splits(head_dim, slots, dtype), features.scores
+    pools = numba_pools(head_dim, slots, dtype, kv_dtype)
+    D, splits, scores_ = head_dim, pools.splits, features.scores
+    first_address, times_scale, finish_O = pools.first_address, pools.times_scale, pools.finish_O
     TD, share_rows, of_head = splits.TD, splits.share_rows, scores_.of_head
     seen_functions, seen_of = seen_by_queries(has_window)
-    of_pages = keys_of_pages(D, page_size, has_window)
+    of_pages = keys_of_pages(pools.row_bytes, page_size, has_window)
     attend_to_split = split_attention(splits, of_pages, seen_functions, scores_.apply, running_maximum(TD))
     finish = numba_equal_runs(splits, dtype, output_tiles, features.sink.logit, features.sink.WEIGHT > 0)
 
@@ -204,8 +206,8 @@ def paged_lean_kernel(
         begin = int32((first_lean + behind) * uint32(LEAN_TILE))
         end = int32((first_lean + uint32(segment[TO] - segment[BEGIN])) * uint32(LEAN_TILE))
         keys = KeysOfPages(
-            global_address(K),
-            global_address(V),
+            first_address(K),
+            first_address(V),
             global_address(table) + uint64(sequence) * row_bytes,
             begin,
             int32(max(begin, first)),
@@ -224,7 +226,9 @@ def paged_lean_kernel(
         )
         of_rows = of_head(scores, heads[0], q_len, kv_len), of_head(scores, heads[1], q_len, kv_len)
         t = int32(cuda.threadIdx.x)
-        attend_to_split(shared, Q_rows, tile.rows, tau, keys, seen, of_rows, queries, O, l, m, ZERO, l, t)
+        tau_of_head = times_scale(tau, K, keys.kv_head)
+        attend_to_split(shared, Q_rows, tile.rows, tau_of_head, keys, seen, of_rows, queries, O, l, m, ZERO, l, t)
+        finish_O(O, V, keys.kv_head)
         share_rows(shared, O, l, m, t)
 
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))

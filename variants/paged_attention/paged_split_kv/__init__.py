@@ -22,7 +22,8 @@ With a window, L counts from the first key that a row sees; splits before the wi
 are read by each of a block's 4 warps, those of 8 rows at a time, and a sink by one warp for each row of the second
 kernel. The lengths are those of B sequences or of the first 32 ceil((b + 1) / 32), if these are fewer. Splits are put
 together as in attention/split_kv. Copies are runs of consecutive elements (see _tiles/sectors.py), those of Q, K and V
-with up to 16 bytes per lane.
+with up to 16 bytes per lane. With K and V in 8 bits, their elements have one byte, and each of a block's 4 warps reads
+a scale of K and one of V.
 """
 
 from __future__ import annotations
@@ -78,17 +79,18 @@ MOST_BLOCKS = 2**31 - 1
 def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches, or the second alone where no sequence has a key; `tile`: the first of `tiles(problem)` if None."""
     p, split = problem, _split(problem, tile)
-    limits, scores, sink, window = _paged.limits(p), features.scores(p), features.sink(p), _paged.window(p)
+    limits, scores, sink = _paged.limits(p), features.scores(p), features.sink(p)
     sizes = {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
-    most_splits, chosen = max(_splits(p, split)), (limits, scores, sink, window)
+    most_splits, chosen = max(_splits(p, split)), (limits, scores, sink, _paged.window(p), _paged.pool(p))
+    files = (*_paged.tiles_of_pool(p), *SPLIT_PAGES)
     split_kv, combine = (
-        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), chosen, SPLIT_PAGES)
+        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes | has_few(count), chosen, files)
         for name, count in (("paged_split_kv", 0), ("paged_split_kv_combine", most_splits))
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len
     partial, q_len = ("O_split", "l_split", "m_split"), np.int32(p.q_len)
     numbers = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.kv_heads), np.int32(p.group))
-    tau, inputs = np.float32(features.factor(p)), ("Q", "K", "V", "table", "lengths")
+    tau, inputs = np.float32(features.factor(p)), ("Q", *_paged.pools(p), "table", "lengths")
     args = (*inputs, *partial, *numbers, tau, *arguments((limits, scores)))
     combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows), *arguments((limits, sink)))
     grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
@@ -129,7 +131,7 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     entry = sequence[:, None] * p.table_shape[1] + first_page
     entries = np.where(there, (end - 1) // p.page_size - first_page + 1, 0)
     lengths = run_bytes(0, np.minimum(p.sequences, blocks(sequence + 1, WARP_LANES) * WARP_LANES), INT32_BYTES)
-    keys = key_bytes(d, np.zeros_like(first), first, end)
+    keys = key_bytes(d, np.zeros_like(first), first, end, _paged.key_copy(p))
     per_head = 2 * keys + run_bytes(entry, entries, INT32_BYTES) + lengths[:, None]
     kv_heads = np.arange(p.kv_heads, dtype=np.int64)[:, None]
     slopes = features.term_bytes(p, WARPS * (slope_sectors(p, kv_heads, packed.first_rows) * there[:, None]).sum())
@@ -152,6 +154,8 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
 
     all_rows = np.arange(p.sequences * sequence_rows, dtype=np.int64)
     output_bytes = run_bytes(all_rows * d, d, p.itemsize_bytes).sum() + len(all_rows) * SECTOR_BYTES
+    combine += _paged.scale_bytes(p, WARPS * p.kv_heads * int(there.sum()))
+
     return Traffic(int(p.kv_heads * per_head.sum() + Q.sum() + slopes + combine), int(written.sum() + output_bytes))
 
 
@@ -193,7 +197,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
-            takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
+            takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES, _paged.KV_DTYPE_FEATURE),
             numerics=NUMERICS,
         )
     )

@@ -1,7 +1,7 @@
 // Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference") over sequences of any
 // lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). What a block does with its split is in
 // _mma/split_attention.cuh, how splits are put together in _mma/combine.cuh, what kernels over pages share in
-// _paged/sequences.cuh and _paged/split_pages.cuh. Limits, Scores, Sink and Window, types that the plan chooses, are in
+// _paged/sequences.cuh and _paged/split_pages.cuh. Limits, Scores, Sink, Window and Pool, types that the plan chooses, are in
 // _features/ and _paged/. attention/split_kv is the same for sequences of one length, side by side.
 //
 // Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least), HAS_FEW_SPLITS (whether
@@ -64,7 +64,7 @@ __device__ __forceinline__ Work work_of_sequence(const int *lengths, int q_len, 
 
 // Step 2: attention of each split on its own.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split_kv(
-    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
+    const stored *__restrict__ Q, const Pool K, const Pool V,
     const int *__restrict__ table, const int *__restrict__ lengths, float *__restrict__ O_split,
     float *__restrict__ l_split, float *__restrict__ m_split, int batch, int q_len, int table_len, int kv_heads,
     int group, float tau, Limits limits, Scores scores)
@@ -108,7 +108,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
         return scores.of_head(kv_head * group + min((first_row + row) / q_len, group - 1), q_len, kv_len);
     };
     const decltype(score_of_row(0)) score[2] = {score_of_row(lane / 4), score_of_row(lane / 4 + 8)};
-    const Rows own = attend_to_split(Q + first_stat * D, rows, tau, keys, seen, score, query);
+    auto own = attend_to_split(Q + first_stat * D, rows, times_scale(tau, K, kv_head), keys, seen, score, query);
+    scale_O(own, V, kv_head);
 
     const size_t split_stat = ((size_t)split * kv_heads + kv_head) * group_rows + first_row;
     put_warps_together(own, O_split + split_stat * D, l_split + split_stat, m_split + split_stat, rows);
