@@ -70,8 +70,16 @@ CACHE_BYTES = 4 * 1024**3
 ALLOCATED_BETWEEN_COLLECTIONS = 1_000_000
 """As in the processes that plan: a compiler makes millions of small objects, and most of them stay."""
 
-LONGEST = ("test_a_variant_more.py",)
-"""Files whose tests take a minute and more each: they begin first."""
+LONGEST = (
+    "test_a_variant_more.py",
+    "test_workers_cli.py",
+    "test_workers.py",
+    "test_score_term_page.py",
+    "test_bias_cli.py",
+    "test_notebooks.py",
+    "test_pytest_plugin.py",
+)
+"""Files whose tests take half a minute or more each: they begin first, so that none of them is the last to end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -114,7 +122,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--lane") == CUTE:
         require_cute()
-    # Other tests fill the time of whoever is done before these.
     items.sort(key=lambda item: item.path.name not in LONGEST)
     chosen = chosen_by(items, config.getoption("--lane"))
     left_out = [item for item in items if item not in chosen]

@@ -68,6 +68,23 @@ def test_what_a_lane_runs(suite: Path, options: list[str], line: str) -> None:
     assert outcome(suite, *options) == (0, line)
 
 
+def test_files_that_begin_first_exist() -> None:
+    (names,) = re.findall(
+        r"^LONGEST = \((.*?)^\)", (ROOT / "tests" / "conftest.py").read_text(), re.MULTILINE | re.DOTALL
+    )
+    found = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    longest = re.findall(r'"(.*)"', names)
+    assert longest and set(longest) <= found
+
+
+def test_the_longest_begin_first(suite: Path) -> None:
+    (suite / "tests" / "test_a_variant_more.py").write_text("def test_it(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", str(suite / "tests")]
+    environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("tests/test_a_variant_more.py::test_it\n")
+
+
 def test_what_compiles_in_the_fast_lane_fails(suite: Path) -> None:
     (suite / "tests" / "model" / "test_plan.py").write_text(f"{IMPORTS}\ndef test_plan(): {COMPILE}\n")
     status, line = outcome(suite, "--lane=fast", "--tb=line")

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.compiles(False)
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "resuming an interrupted command"
 TOLD_WITHIN_SECONDS = 60.0
-LONG_EXAMPLES, SHORT_EXAMPLES = 150, 100
-LONG = ("--examples", str(LONG_EXAMPLES))
-"""Several seconds of one process: the campaign is cut off long after something of it is on the disk, and not done."""
+EXAMPLES = 100
+LONG = ("--examples", str(EXAMPLES))
+"""Many seconds of one process: the campaign is cut off when something of it is on the disk, long before it is done."""
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_after_a_killed_client_the_same_command_resumes(
     assert not list(folders.glob("attention-sandbox-*"))
     again, said = outcome(fuzz(own, *command))
     assert GOES_ON in said and said.count("\n") == 1
-    assert differences(again, whole(LONG_EXAMPLES)) == {}
+    assert differences(again, whole(EXAMPLES)) == {}
     _, said = outcome(fuzz(own, "--examples", "20", *words))
     assert said == "", "another command is another one"
 
@@ -205,13 +205,13 @@ def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_
 
 @pytest.mark.thorough
 def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes, whole: Callable[[int], dict[str, Any]]):
-    started = fuzz(own, "--examples", str(SHORT_EXAMPLES), "--workers", "2")
+    started = fuzz(own, *LONG, "--workers", "2")
     for _ in range(2):
         until(lambda: len(cluster_workers(own)) == 2)
         time.sleep(2.0)
         os.kill(cluster_workers(own)[0], signal.SIGKILL)
     result, said = outcome(started)
-    assert differences(result, whole(SHORT_EXAMPLES)) == {}
+    assert differences(result, whole(EXAMPLES)) == {}
     assert 1 <= said.count("another takes its place") == said.count("\n") <= 2, said
 
 
@@ -219,17 +219,16 @@ def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes, wh
 def test_after_a_killed_scheduler_the_same_command_resumes(
     own: Processes, whole: Callable[[int], dict[str, Any]], tmp_path: Path
 ):
-    command = ["--examples", str(SHORT_EXAMPLES)]
     address, scheduler = start_scheduler(own)
     start_worker(own, address, tmp_path / "one", "one", "--no-nanny")
-    started = fuzz(own, *command, "--workers", address)
+    started = fuzz(own, *LONG, "--workers", address)
     until(lambda: kept(own))
     scheduler.kill()
     out, err = started.communicate(timeout=60)
     assert started.returncode == 1 and out == ""
     assert err.count("\n") == 1 and "the scheduler at" in err and "to resume" in err
-    again, said = outcome(fuzz(own, *command, "--workers", "2"))
-    assert GOES_ON in said and differences(again, whole(SHORT_EXAMPLES)) == {}
+    again, said = outcome(fuzz(own, *LONG, "--workers", "2"))
+    assert GOES_ON in said and differences(again, whole(EXAMPLES)) == {}
 
 
 @pytest.mark.thorough

@@ -110,9 +110,7 @@ def load_library(
     options: int,
     values: int,
     count: int,
-    library_options: int,
-    library_values: int,
-    library_count: int,
+    *library_options: int,
 ) -> None:
     """Load a library from memory."""
     _load(driver, handle, ptx_of(image), JitOptions.read(count, options, values))
@@ -126,9 +124,7 @@ def load_library_file(
     options: int,
     values: int,
     count: int,
-    library_options: int,
-    library_values: int,
-    library_count: int,
+    *library_options: int,
 ) -> None:
     """Load a library from a file."""
     _load(driver, handle, file_image(read_text(path)), JitOptions.read(count, options, values))
