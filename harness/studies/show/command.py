@@ -24,7 +24,7 @@ class ShowRequest(StudyRequest):
     ptx: bool = flag("show the PTX of each kernel instead of its source")
     expanded: bool = flag("show only the source that is compiled for this problem, without the features that are off")
     order: bool = flag(
-        "show the order in which the terms of O, the row sums l and the scores S are added, and which variants share it"
+        "show the order of addition in O, in the row sums l and in the scores S, and which variants share this order"
     )
 
 

@@ -1,8 +1,9 @@
 """The libraries' rows of `bench` for attention over pages: cuDNN's, by its own frontend, and FlashAttention-4's.
 
 cuDNN takes a pool of pages as it is here, (pages, kv_heads, page_size, head_dim), and a table of them. PyTorch's
-`scaled_dot_product_attention` takes none, and `flex_attention` one whose keys are a single run per head, which a pool
-with heads outside of rows is not: they would have to be copied first.
+`scaled_dot_product_attention` takes no table. Its experimental paged attention upon `flex_attention` takes a cache of
+shape (1, kv_heads, keys, head_dim), of which a pool with several key/value heads is no view: it would have to
+be copied.
 """
 
 from __future__ import annotations
