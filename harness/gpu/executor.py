@@ -103,7 +103,7 @@ class GpuExecutor:
         of_buffers: dict[str, Any] = {name: places[name].allocate(buffer) for name, buffer in buffers.items()}
         for name, values in given.items():
             _upload(places[name], spread, inputs_in[name], values, of_buffers[name])
-        arrays = views_of(context, problem, of_buffers)
+        arrays = views_of(context, problem if spread is None else spread.problem, of_buffers)
         run = PlanRun(devices, plan, buffers, arrays)
         for name, array in of_buffers.items():
             if self._poison and name not in given:
@@ -125,7 +125,8 @@ class GpuExecutor:
         outputs = {name: download(name) for name in plan.output_names(problem)}
         placed = {tensor.buffer: tensor for tensor in problem.outputs if tensor.placement and self._poison}
         for name, tensor in placed.items():
-            after = places[name].download(of_buffers[name], tensor.dtype)
+            after = of_buffers[name] if spread is None else spread.by_entry(tensor, of_buffers[name], is_huge=True)
+            after = _download(places[name], spread, tensor, after).reshape(-1)
             require_unused_kept(problem.tensors, name, after, f"kernel {kernels}")
         if not self._timed:
             return outputs, None, None
@@ -155,8 +156,9 @@ def _upload(context: GpuContext, spread: Spread | None, tensor: Tensor, values: 
         context.upload(array, values if len(values) == len(array) else np.repeat(values[:1], len(array), axis=0))
     else:
         context.fill(array, POISON_BYTE)
+    huge, small = spread.by_entry(tensor, array, is_huge=True), spread.by_entry(tensor, values, is_huge=False)
     for here, there in spread.pieces(tensor):
-        context.upload(array[there], values[here])
+        context.upload(huge[there], small[here])
 
 
 def _download(context: GpuContext, spread: Spread | None, tensor: Tensor, array: Any) -> np.ndarray:

@@ -8,10 +8,9 @@ of the entries that are used (`BlockSample`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.model.problem import INPUT, BaseProblem, Tensor
 from harness.support.errors import ProblemError
@@ -62,12 +61,12 @@ class Extent:
 
     @classmethod
     def of(cls, tensors: tuple[Tensor, ...], axis: str, far: int) -> Extent:
-        """Spread the entries of the tensors whose first axis is `axis`.
+        """Spread the entries of the tensors whose first axis is `axis`, which is the outermost one in memory, too.
 
         The last entry of the largest of them begins `far` elements or more after the beginning.
         """
-        spread = [tensor.shape for tensor in tensors if tensor.axes[0] == axis]
-        count, each = spread[0][0], max(math.prod(shape[1:]) for shape in spread)
+        spread = [tensor for tensor in tensors if tensor.axes[0] == axis]
+        count, each = spread[0].shape[0], max(tensor.strides[0] for tensor in spread)
         last = max(-(-far // each), count)
         places = tuple(number * last // (count - 1) for number in range(count)) if count > 1 else (last,)
         return cls(last + 1, places, 2 * count * each)
@@ -107,6 +106,8 @@ class Spread:
     def pieces(self, tensor: Tensor) -> list[tuple[slice, slice]]:
         """Return which parts of an array of the small problem lie where in that of the huge one, along the first axis.
 
+        The arrays are those of the tensor, or `by_entry` of those of its buffer.
+
         Integer inputs, such as spans of rows, also lie at entry 0, where kernels may read those that are the same for
         all sequences.
         """
@@ -116,11 +117,26 @@ class Spread:
         pairs += enumerate(self.extent.places)
         return [(slice(index, index + 1), slice(place, place + 1)) for index, place in pairs]
 
+    def by_entry(self, tensor: Tensor, buffer: Any, *, is_huge: bool) -> Any:
+        """Return a view of the array of a tensor's buffer whose first axis is that of entries, if it has one.
+
+        `is_huge`: whether the buffer is that of the huge problem.
+        """
+        if tensor.placement is None or tensor.axes[0] != self.axis:
+            return buffer
+        entries = self.extent.entries if is_huge else len(self.extent.places)
+        return buffer.reshape(entries, buffer.shape[0] // entries, *buffer.shape[1:])
+
     def scatter(self, tensor: Tensor, values: np.ndarray, huge: np.ndarray) -> None:
-        """Write the values of an array into `huge`, that of the huge problem; what lies between is unchanged."""
+        """Write the values of a tensor's buffer into `huge`, that of the huge problem; the rest of it is unchanged."""
+        here_by_entry = self.by_entry(tensor, values, is_huge=False)
+        there_by_entry = self.by_entry(tensor, huge, is_huge=True)
         for here, there in self.pieces(tensor):
-            huge[there] = values[here]
+            there_by_entry[there] = here_by_entry[here]
 
     def gather(self, tensor: Tensor, huge: np.ndarray) -> np.ndarray:
-        """Return a copy of the entries of the small problem."""
-        return huge[list(self.extent.places)] if tensor.axes[0] == self.axis else huge
+        """Return a copy of the entries of the small problem, given the array of a tensor's buffer."""
+        if tensor.axes[0] != self.axis:
+            return huge
+        found: np.ndarray = self.by_entry(tensor, huge, is_huge=True)[list(self.extent.places)]
+        return found if tensor.placement is None else found.reshape(-1, *huge.shape[1:])

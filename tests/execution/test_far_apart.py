@@ -18,6 +18,7 @@ from harness.execution.judging.question import Question
 from harness.execution.planning.variant_calls import make_plan
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.gpu.executor import GpuExecutor
+from harness.model.discovery import discover
 from harness.model.plan import Launch, Plan
 from harness.model.spread import FAR
 from harness.model.variant import Registry, Variant
@@ -29,6 +30,7 @@ from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.gpu_data_sheets import GPUS
 from harness.support.intervals import Interval
 from tests.gpu.host_context import HostContext
+from tests.mutants.loading import load
 
 PLUGIN = Path(__file__).parent.parent / "plugins" / "offsets_of_32_bits.py"
 ROWS = Problem(batch=2, heads=1, q_len=4100, kv_len=5, head_dim=16, far=FAR)
@@ -79,6 +81,16 @@ def test_offsets_of_64_bits_are_right(name, problem):
 def test_offsets_of_32_bits_are_found(name, problem, why):
     done = tried(variant(name), problem)
     assert done.verdict in ("fail", "error") and why in done.reason
+
+
+@pytest.mark.compiles
+def test_offsets_of_strides_are_taken_as_they_are():
+    """Sequences of a layout lie 2^32 elements apart: strides of 64 bits, and products of these with an index."""
+    problem = Problem(heads=2, q_len=5, kv_len=2050, head_dim=16, layout="bshd+8", far=FAR)  # type: ignore[arg-type]
+    done = tried(discover().registry.get("fa2-cupy"), problem)
+    assert done.verdict == "pass", done.reason
+    mutant = tried(load("fa2-cupy~offset-of-a-sequence-in-32-bits"), problem)
+    assert mutant.verdict in ("fail", "error")
 
 
 @pytest.mark.compiles
@@ -180,10 +192,12 @@ def test_a_campaign_does_not_blame_offsets_of_64_bits(name):
     assert result.verdict == "pass", result.reason
 
 
-def test_a_gpu_gets_the_huge_problem_with_its_sequences_in_place(monkeypatch):
+@pytest.mark.parametrize("layout", ["bhsd", "bshd+2"])
+def test_a_gpu_gets_the_huge_problem_with_its_sequences_in_place(monkeypatch, layout):
     """The executor of a GPU, on arrays of NumPy's: all blocks run, on arrays as large as the problem says."""
     seen: dict[str, np.ndarray] = {}
     problem = Problem(batch=2, heads=1, q_len=4, kv_len=4, head_dim=8, mask="documents:1+3", far=1000)
+    problem = dataclasses.replace(problem, layout=layout)
 
     def body(Q, first_keys, O):
         seen.update(Q=Q.copy(), first_keys=first_keys.copy())

@@ -16,6 +16,7 @@ from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.support.errors import ProblemError
 
+STRIDES = "strides:Q=32768/16384/64/1,K=32768/16384/64/1,V=32768/16384/64/1,O=32768/16384/64/1"
 PROBLEM = Problem(batch=3, heads=2, q_len=5, kv_len=7, head_dim=4, far=1000)
 
 
@@ -44,6 +45,16 @@ def test_the_last_sequence_begins_so_many_elements_after_the_first():
     assert [tensor.shape[0] for tensor in PROBLEM.tensors] == [3] * 5
 
 
+@pytest.mark.parametrize(("layout", "each"), [("bshd", 2 * 7 * 4), ("bshd+3", 2 * 7 * 7), ("qkv", 3 * 2 * 5 * 4)])
+def test_in_a_layout_the_last_sequence_of_a_buffer_lies_as_far(layout, each):
+    kv_len = 5 if layout == "qkv" else 7
+    problem = dataclasses.replace(PROBLEM, kv_len=kv_len, layout=layout)
+    huge, last = problem.spread.problem, problem.spread.extent.places[-1]
+    assert (last - 1) * each < 1000 <= last * each
+    assert {t.name: t.strides for t in problem.tensors} == {t.name: t.strides for t in huge.tensors}
+    assert huge.tensor("K").placement.elements == each * (last + 1)
+
+
 @pytest.mark.parametrize("problem", [PROBLEM, PagedProblem(far=10**6), BackwardProblem(far=10**6)])
 def test_a_problem_far_apart_survives_as_fields(problem):
     assert type(problem).from_fields(problem.to_fields()) == problem
@@ -62,7 +73,7 @@ def test_a_problem_side_by_side_has_no_such_field():
         ({"far": -1}, "far is -1; it has to be a number of elements from 0 to 2\\^36"),
         ({"far": 2**40}, "from 0 to 2\\^36"),
         ({"far": 10, "dropout": 0.5}, "far cannot be combined with dropout"),
-        ({"far": 10, "layout": "bshd"}, "^far cannot be combined with layout bshd: [^\n]*; leave out one of them$"),
+        ({"far": 10, "layout": STRIDES}, "^far cannot be combined with strides, [^\n]*; leave out one of them$"),
     ],
 )
 def test_what_cannot_lie_far_apart(fields, why):

@@ -56,12 +56,12 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "head_dim hard-coded",
-        ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < 64; k += STEP)"),
+        ("for (int k = 0; k < WIDTH; k += STEP)", "for (int k = 0; k < 64; k += STEP)"),
         ("int32(AT_ONCE_END)", "int32(64)"),
     ),
     *in_tiles(
         "two-pass", "products stop at 64 elements",
-        ("for (int k = 0; k < D; k += STEP)", "for (int k = 0; k < min(D, 64); k += STEP)"),
+        ("for (int k = 0; k < WIDTH; k += STEP)", "for (int k = 0; k < min(WIDTH, 64); k += STEP)"),
         ("int32(AT_ONCE_END)", "int32(min(AT_ONCE_END, 64))"),
     ),
     *in_kernel(

@@ -27,8 +27,9 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2", "dO brought where dQ is still added from",
-        ("            __syncthreads();\n            copy_tile<ROWS>(dO_tile", "            copy_tile<ROWS>(dO_tile"),
-        ("                cuda.syncthreads()\n                copy_tile(dO_tile", "                copy_tile(dO_tile"),
+        ("            __syncthreads();\n            copy_tile<ROWS, DV>(dO_tile",
+         "            copy_tile<ROWS, DV>(dO_tile"),
+        ("                cuda.syncthreads()\n                copy_dO(dO_tile", "                copy_dO(dO_tile"),
         sanitize=True,
     ),
     *in_backward(
@@ -43,8 +44,8 @@ MUTANTS = (
     ),
     *in_backward(
         "bwd-fa1", "D without the last elements of a row",
-        ("if (e < D) sum +=", "if (e < D / TX * TX) sum +="),
-        ("if e < D:", "if e < D // 8 * 8:"),
+        ("if (e < DV) sum +=", "if (e < DV / TX * TX) sum +="),
+        ("if e < DV:", "if e < DV // 8 * 8:"),
     ),
     *in_backward(
         "bwd-fa2", "P from a log-sum-exp to base 2",
@@ -75,7 +76,7 @@ MUTANTS = (
     *in_kernel(
         "bwd-fa2", "scale missing on dQ",
         ("gather_dQ(dO_tile, dQ_part, tau)", "gather_dQ(dO_tile, dQ_part, 1.0f)"),
-        ("gather_dQ(dO_tile, dQ_part, tau)", "gather_dQ(dO_tile, dQ_part, float32(1))"),
+        ("gather_dQ(dQ_tile, dQ_part, tau)", "gather_dQ(dQ_tile, dQ_part, float32(1))"),
     ),
     *in_kernel(
         "bwd-fa1", "scale missing on dK",
@@ -113,8 +114,8 @@ MUTANTS = (
         "bwd-fa2", "dQ added without atomics",
         ("atomicAdd(&dQ[(first_q + first_row) * D + e], dO_tile[place(e)]);",
          "dQ[(first_q + first_row) * D + e] += dO_tile[place(e)];"),
-        ("cuda.atomic.add(dQ_head, (row_in_head + e // D, e % D), dO_tile[e // D, e % D])",
-         "dQ_head[row_in_head + e // D, e % D] += dO_tile[e // D, e % D]"),
+        ("cuda.atomic.add(dQ_head, (row_in_head + e // D, e % D), dQ_tile[e // D, e % D])",
+         "dQ_head[row_in_head + e // D, e % D] += dQ_tile[e // D, e % D]"),
         sanitize=True,
     ),
     *in_kernel(
@@ -124,7 +125,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2", "dK written to the query head",
-        ("store_dK_dV(dK + first_kv * D,", "store_dK_dV(dK + (kv_head / group * kv_len + first_key) * D,"),
+        ("gradients.K_rows(dK, first_kv, own.batch, blockIdx.x,",
+         "gradients.K_rows(dK, (size_t)kv_head / group * kv_len + first_key, own.batch, blockIdx.x / group,"),
         ("dK[batch, kv_head]", "dK[batch, kv_head // group]"),
     ),
     *in_kernel(

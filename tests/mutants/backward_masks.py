@@ -36,7 +36,7 @@ _SEQUENCES = (
     ),
     *in_kernel(
         "bwd-fa2-ordered", "keys of the first sequence for all",
-        ("first_kv = kv_head * kv_len + own.row(block.first_row);", "first_kv = kv_head * kv_len + block.first_row;"),
+        ("first_key = own.row(block.first_row);", "first_key = block.first_row;"),
         ("first_key = key_in_K(own, block.first_row)", "first_key = block.first_row"),
     ),
     *in_kernel(

@@ -45,8 +45,8 @@ _READING = (
     *in_plan(
         "bwd-fa2-ordered",
         "runs of rows where those of keys belong",
-        "(features.mirrored_limits(p), tile_order(p, tile, mirrored=True), scores,",
-        "(features.limits(p), tile_order(p, tile, mirrored=True), scores,",
+        "of_mask = features.mirrored_limits(p), tile_order(",
+        "of_mask = features.limits(p), tile_order(",
     ),
     *in_plan(
         "bwd-three-pass",

@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "columns beyond head_dim written",
-        ("return DV == TX * TD || element_of(j) < DV;", "return true;"),
+        ("return W % TX == 0 || element_of<W>(j) < W;", "return true;"),
         ("return DV == TX * TD or element_of(j) < DV", "return True"),
     ),
 )  # fmt: skip

@@ -256,7 +256,7 @@ _OF_GRADIENTS = (
     ),
     *in_kernel(
         "bwd-fa2", "dV not grown",
-        ("dV_acc, tau, dropout.factor(), keys)", "dV_acc, tau, 1.0f, keys)"),
+        ("                dropout.factor(), keys);", "                1.0f, keys);"),
         ("dV_acc, tau, factor(dropout),", "dV_acc, tau, float32(1),"),
     ),
     *in_plan("bwd-three-pass", "dV not grown", "np.float32(p.kept_factor)", "np.float32(1)"),

@@ -22,6 +22,8 @@ def _in_types(bug: str, old: str, new: str) -> Mutant:
 
 IN_TYPES = (
     _in_types("strides of Q used for K", _OF_K, _OF_K.replace("K,", "Q,")),
+    _in_types("offset of a sequence in 32 bits", _PLACE,
+              _PLACE.replace("sequence * strides.sequence", "(int)(sequence * strides.sequence)")),
     _in_types("strides of rows used for heads of Q", "return rows<D>(tensor, Q, sequence, head, row);",
               "return rows<D>(tensor, Strides{Q.sequence, Q.row, Q.row}, sequence, head, row);"),
 )  # fmt: skip

@@ -65,7 +65,7 @@ _SCORES = (
     *in_kernel(
         "bwd-fa2", "factor of the cap on dQ, too",
         ("gather_dQ(dO_tile, dQ_part, tau)", "gather_dQ(dO_tile, dQ_part, score_tau)"),
-        ("gather_dQ(dO_tile, dQ_part, tau)", "gather_dQ(dO_tile, dQ_part, score_tau)"),
+        ("gather_dQ(dQ_tile, dQ_part, tau)", "gather_dQ(dQ_tile, dQ_part, score_tau)"),
     ),
     *in_kernel(
         "bwd-fa2", "slope of the key/value head",

@@ -180,7 +180,7 @@ def dropout(problem: Problem, *, keys: int = KEYS_TOGETHER) -> Feature:
 # --- Layout -----------------------------------------------------------------------------------------------------------
 
 LAYOUT_FEATURE = "layout"
-"""Feature in `takes` of a variant whose kernels take any strides of Q, K, V and O."""
+"""Feature in `takes` of a variant whose kernels take any strides of Q, K, V, O and their gradients."""
 
 
 def layout(problem: Problem) -> Feature:
@@ -188,8 +188,19 @@ def layout(problem: Problem) -> Feature:
     files = ((FOLDER, "layout.cuh"),)
     if problem.layout.is_dense:
         return Feature("Layout", "DenseLayout", (), files)
-    strides = tuple(tuple(map(np.int64, problem.tensor(name).strides[:-1])) for name in ("Q", "K", "V", "O"))
-    return Feature("Layout", f"StridedLayout<{rows_aligned_to(problem)}>", strides, files)
+    return Feature("Layout", f"StridedLayout<{rows_aligned_to(problem)}>", _strides(problem, "Q", "K", "V", "O"), files)
+
+
+def gradient_layout(problem: Problem) -> Feature:
+    """Return where the rows of dQ, dK, dV and dO lie."""
+    own = layout(problem)
+    strides = () if problem.layout.is_dense else _strides(problem, "dQ", "dK", "dV", "dO")
+    return dataclasses.replace(own, name="GradientLayout", argument=strides)
+
+
+def _strides(problem: Problem, *tensors: str) -> tuple[Any, ...]:
+    """Return the strides of (batch, head, row) of each tensor, in elements."""
+    return tuple(tuple(map(np.int64, problem.tensor(name).strides[:-1])) for name in tensors)
 
 
 def rows_aligned_to(problem: Problem) -> int | None:

@@ -6,7 +6,8 @@
 //
 // The result is a pointer if rows lie one after the other, and else StridedRows; functions that move tiles take either. Numba
 // passes arrays that know their strides, so that its kernels need no such type. `number` is that of the row among the rows of
-// all heads and sequences. Rows of Q and K have D elements, rows of V and O have DV.
+// all heads and sequences. Rows of Q and K have D elements, rows of V and O have DV. Kernels of gradients have another
+// parameter of one of these types, GradientLayout, of dQ, dK, dV and dO.
 
 // Tensors are (batch, heads, rows, D or DV), C-contiguous.
 struct DenseLayout {

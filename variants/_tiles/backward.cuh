@@ -7,6 +7,8 @@
 
 constexpr int KEYS = BR, ROWS = BC;       // per tile, if a block owns keys
 constexpr int TQ = (ROWS + TY - 1) / TY;  // query rows per thread
+constexpr int TK = elements_of(D);        // elements per thread and row of dQ and dK; TD of dV
+constexpr int LDV = leading_dimension(DV);
 
 // Which rows see the keys of a block that owns keys. In `mirrored` rows are keys, and keys are rows.
 template <class Run> struct RowsSeeing {
@@ -74,7 +76,7 @@ __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile
 #pragma unroll 4
         for (int c = 0; c < TD; ++c) {
             const int e = key_of(c);
-            if (e < D) sum += dO_tile[r * LD + e] * O_tile[r * LD + e];
+            if (e < DV) sum += dO_tile[r * LDV + e] * O_tile[r * LDV + e];
         }
         sum = row_sum(sum);
         if (thread_column() == 0 && row_of(i) < ROWS) delta_tile[r] = sum;
@@ -82,11 +84,12 @@ __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile
 }
 
 // The same of ROWS rows in memory.
-__device__ __forceinline__ void row_dots_in_memory(float *delta, const stored *dO, const stored *O, int rows)
+template <class GradientRows, class Rows>
+__device__ __forceinline__ void row_dots_in_memory(float *delta, GradientRows dO, Rows O, int rows)
 {
-    __shared__ __align__(16) float O_tile[ROWS * LD], dO_tile[ROWS * LD], delta_tile[ROWS];
-    load_tile<ROWS>(O_tile, O, rows);
-    load_tile<ROWS>(dO_tile, dO, rows);
+    __shared__ __align__(16) float O_tile[ROWS * LDV], dO_tile[ROWS * LDV], delta_tile[ROWS];
+    load_tile<ROWS, DV>(O_tile, O, rows);
+    load_tile<ROWS, DV>(dO_tile, dO, rows);
     __syncthreads();
     row_dots(delta_tile, dO_tile, O_tile);
     __syncthreads();
@@ -124,7 +127,7 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
     const auto seen = seeing.in_tile(first_row, rows, pairs);
     float S[TM][TN], dP[TM][TN];
     multiply_Q_Kt(S, K_tile, Q_tile);
-    multiply_Q_Kt(dP, V_tile, dO_tile);
+    multiply_Q_Kt<DV>(dP, V_tile, dO_tile);
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
         const float lse_j = lse_tile[tile_key(j)], delta_j = delta_tile[tile_key(j)];
@@ -151,14 +154,14 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
 
 // dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
 template <bool ALL_SEEN, class Run, class Pairs>
-__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, const Run &run,
+__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TK], const float *dS_tile, const float *K_tile, const Run &run,
                                          const Pairs &pairs, int first_key, int keys, int first_row)
 {
 #pragma unroll(ALL_SEEN ? 4 : 1)
     for (int k = 0; k < keys; ++k) {
-        float key[TD];
+        float key[TK];
 #pragma unroll
-        for (int j = 0; j < TD; ++j) key[j] = K_tile[k * LD + tile_element(j)];
+        for (int j = 0; j < TK; ++j) key[j] = K_tile[k * LD + tile_element<D>(j)];
         const int first = ALL_SEEN ? 0 : run.first(first_key + k) - first_row;
         const int end = ALL_SEEN ? 0 : run.end(first_key + k) - first_row;
 #pragma unroll
@@ -167,21 +170,21 @@ __device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_ti
             if (!ALL_SEEN && pairs.hides_some()) sees = sees && pairs.sees(k, row_of(i));
             const float ds = dS_tile[k * LP + min(row_of(i), ROWS - 1)];
 #pragma unroll
-            for (int j = 0; j < TD; ++j) dQ[i][j] = sees ? dQ[i][j] + ds * key[j] : dQ[i][j];
+            for (int j = 0; j < TK; ++j) dQ[i][j] = sees ? dQ[i][j] + ds * key[j] : dQ[i][j];
         }
     }
 }
 
 // dQ_i = dS K_j, of `rows` rows and `keys` keys. `seen`: of the tile.
 template <class Run, class Pairs>
-__device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile,
+__device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TK], const float *dS_tile, const float *K_tile,
                                               const RowsSeeing<Run> &seeing, const SeenInTile<Pairs> &seen, int keys,
                                               int first_row, int rows)
 {
 #pragma unroll
     for (int i = 0; i < TQ; ++i)
 #pragma unroll
-        for (int j = 0; j < TD; ++j) dQ[i][j] = 0.0f;
+        for (int j = 0; j < TK; ++j) dQ[i][j] = 0.0f;
     if (seen.first_by_all == 0 && seen.end_by_all == rows && !seen.pairs.hides_some()) {
         add_dS_K<true>(dQ, dS_tile, K_tile, seeing.mirrored.run, seen.pairs, seeing.first_key, keys, first_row);
     } else {
@@ -190,27 +193,28 @@ __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *
 }
 
 // What each thread has of dQ_i, times a factor -> a tile of ROWS rows.
-__device__ __forceinline__ void gather_dQ(float *tile, const float (&dQ)[TQ][TD], float factor)
+__device__ __forceinline__ void gather_dQ(float *tile, const float (&dQ)[TQ][TK], float factor)
 {
 #pragma unroll
     for (int i = 0; i < TQ; ++i)
 #pragma unroll
-        for (int j = 0; j < TD; ++j) {
-            if (row_of(i) < ROWS && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * dQ[i][j];
+        for (int j = 0; j < TK; ++j) {
+            if (row_of(i) < ROWS && has_element<D>(j)) tile[row_of(i) * LD + element_of<D>(j)] = factor * dQ[i][j];
         }
 }
 
 // Write dK_j, which is multiplied by tau, and dV_j, gathered where K_j and V_j were, once no thread reads these any more.
-__device__ __forceinline__ void store_dK_dV(stored *dK, stored *dV, float *K_tile, float *V_tile,
-                                            const float (&dK_acc)[TM][TD], const float (&dV_acc)[TM][TD], float tau,
+template <class KeyRows, class ValueRows>
+__device__ __forceinline__ void store_dK_dV(KeyRows dK, ValueRows dV, float *K_tile, float *V_tile,
+                                            const float (&dK_acc)[TM][TK], const float (&dV_acc)[TM][TD], float tau,
                                             float factor, int keys)
 {
     __syncthreads();
-    gather(K_tile, dK_acc, tau);
+    gather<D>(K_tile, dK_acc, tau);
     gather(V_tile, dV_acc, factor);
     __syncthreads();
     store_tile(dK, K_tile, keys);
-    store_tile(dV, V_tile, keys);
+    store_tile<DV>(dV, V_tile, keys);
 }
 
 // In a block that owns rows, so that S and dP have a row per row: dP becomes dS = P o (dP - D_i), and S the gradient of

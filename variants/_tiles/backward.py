@@ -66,9 +66,15 @@ def backward_tiles(
     return [{"Br": tile.Br, "Bc": tile.Bc} for tile in chosen]
 
 
-def owning_keys_floats(head_dim: int, tile: Tile) -> int:
-    """Shared memory of a block that owns keys: K_j, V_j, Q_i, dO_i, P, dS, and lse and D of every row."""
-    return rows_floats(2 * tile.Bc + 2 * tile.Br, head_dim) + 2 * P_floats(turned(tile)) + 2 * tile.Br
+def owning_keys_floats(head_dim: int, tile: Tile, v_width: int | None = None, room_for_dQ: bool = False) -> int:
+    """Shared memory of a block that owns keys: K_j, V_j, Q_i, dO_i, P, dS, and lse and D of every row.
+
+    Rows of V and dO have `v_width` elements, or `head_dim` if it is None. `room_for_dQ`: dQ_i fits where dO_i is.
+    """
+    of_V = v_width or head_dim
+    of_dO = max(rows_floats(tile.Br, width) for width in ((of_V, head_dim) if room_for_dQ else (of_V,)))
+    of_rows = rows_floats(tile.Bc + tile.Br, head_dim) + rows_floats(tile.Bc, of_V) + of_dO
+    return of_rows + 2 * P_floats(turned(tile)) + 2 * tile.Br
 
 
 def key_grid(problem: Problem, tile: Tile) -> tuple[int, int, int]:
@@ -141,6 +147,26 @@ class BackwardSchedule(Schedule):
     def K_bytes(self) -> Integers:
         """(T_c,): bytes of K_j, V_j, dK_j or dV_j, once for each key/value head."""
         return self.key_tile_bytes() // self.problem.group
+
+    def own_key_bytes(self, name: str) -> Integers:
+        """(T_c,): bytes of tile j of K, V, dK or dV, once for each key/value head."""
+        moved: Integers = np.sum(self._moved(name, self.first_keys, self._keys, None, 1), axis=1)
+        return moved
+
+    @property
+    def key_and_value_bytes(self) -> Integers:
+        """(S, T_c): bytes of K_j and V_j, once for every query head."""
+        return np.sum(self.key_and_value_bytes_of_heads(), axis=1)
+
+    @property
+    def seen_K_and_V_bytes(self) -> Integers:
+        """(T_c,): bytes of K_j and V_j, once for each key/value head, if some row sees one of the keys, else 0."""
+        return (self.key_visits > 0) * (self.own_key_bytes("K") + self.own_key_bytes("V"))
+
+    @property
+    def dK_and_dV_bytes(self) -> int:
+        """Bytes of all dK_j and dV_j, once for each key/value head."""
+        return int(self.own_key_bytes("dK").sum() + self.own_key_bytes("dV").sum())
 
     @property
     def seen_K_bytes(self) -> Integers:

@@ -22,7 +22,7 @@ from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_bias_gradient import NOTHING, numba_bias_gradient
 from variants._tiles.numba_grids import head_across, key_block_across
-from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_strided_tiles import layout_copies
 from variants._tiles.numba_tiles import (
     MASK,
     MINUS_INFINITY,
@@ -37,6 +37,19 @@ from variants._tiles.numba_tiles import (
     thread_index,
     thread_row,
 )
+
+
+class RowsInMemory(NamedTuple):
+    """What kernels have compiled in of the rows of tensors and of their gradients."""
+
+    D: int
+    """Elements of a row of Q and K."""
+    DV: int
+    """Elements of a row of V and O."""
+    dtype: str
+    """How elements are stored."""
+    aligned: int | None = None
+    """The number of elements at whose multiples rows begin; None if the rows of a head are one run."""
 
 
 class RowsSeeing(NamedTuple):
@@ -62,25 +75,28 @@ def load_statistics(lse_tile, delta_tile, extent, lse, delta, first_row, rows):
 
 
 @functools.cache
-def numba_backward(
-    head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures, bias: str = NOTHING
-) -> SimpleNamespace:
+def numba_backward(rows: RowsInMemory, tile: Tile, features: NumbaFeatures, bias: str = NOTHING) -> SimpleNamespace:
     """Device functions and constants besides those of `numba_tiles`, for blocks of Br keys and tiles of Bc rows.
 
     `features`: of kernels with blocks of Br rows and tiles of Bc keys. `bias`: as for `numba_bias_gradient`.
     """
-    D, KEYS, ROWS = head_dim, tile.Br, tile.Bc
-    tiles, dropout = numba_tiles(head_dim, tile, features), numba_dropout(features.dropout.DROPS, -(-KEYS // 8))
+    D, DV, dtype, aligned = rows
+    KEYS, ROWS = tile.Br, tile.Bc
+    # Rows of dK and dQ are as long as those of Q and K, rows of dV as those of V and O.
+    tiles, tiles_of_V = numba_tiles(D, tile, features), numba_tiles(DV, tile, features)
+    dropout = numba_dropout(features.dropout.DROPS, -(-KEYS // 8))
     sequence_at, hides_some, pair_seen = features.sequences.at, features.order.hides_some, features.order.sees
     first_of, end_of, limits_of_block = features.limits.first, features.limits.end, features.limits.of_block
-    load_tile, store_tile = copies(D, dtype)
+    _, store_tile = layout_copies(D, dtype, aligned)
+    load_V_tile, store_V_tile = layout_copies(DV, dtype, aligned)
     _, _, narrow = conversions(dtype)
-    TM, TN, TD, LD = tiles.TM, tiles.TN, tiles.TD, tiles.LD
+    TM, TN, TD, TD_of_V, LDV = tiles.TM, tiles.TN, tiles.TD, tiles_of_V.TD, tiles_of_V.LD
     TQ = -(-ROWS // TY)  # query rows per thread
     tile_row = tiles.tile_row
     row_of, key_of, element_of, has_element = tiles.row_of, tiles.key_of, tiles.element_of, tiles.has_element
     tile_key, tile_element = tiles.tile_key, tiles.tile_element
     multiply_Q_Kt, seen_in_tile, gather = tiles.multiply_Q_Kt, tiles.seen_in_tile, tiles.gather
+    multiply_dO_Vt, gather_of_V = tiles_of_V.multiply_Q_Kt, tiles_of_V.gather
     dbias = numba_bias_gradient(bias, tiles)
     add_to_dbias, IS_BIASED = dbias.add, dbias.IS_BIASED
     kept_of, or_zero, with_derivative = dropout.kept, dropout.or_zero, features.scores.with_derivative
@@ -141,9 +157,9 @@ def numba_backward(
         for i in range(TQ):
             r = min(row_of(i), ROWS - 1)
             total = ZERO
-            for c in range(TD):
+            for c in range(TD_of_V):
                 e = key_of(c)
-                if e < D:
+                if e < DV:
                     total += dO_tile[r, e] * O_tile[r, e]
             total = row_sum(total)
             if thread_column() == 0 and row_of(i) < ROWS:
@@ -152,11 +168,11 @@ def numba_backward(
     # The same of ROWS rows in memory.
     @cuda.jit(device=True, forceinline=True)
     def row_dots_in_memory(delta, dO, O, first_row, rows):
-        O_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
-        dO_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
+        O_tile = cuda.shared.array((ROWS, LDV), float32, alignment=16)
+        dO_tile = cuda.shared.array((ROWS, LDV), float32, alignment=16)
         delta_tile = cuda.shared.array(ROWS, float32)
-        load_tile(O_tile, ROWS, O, first_row, rows)
-        load_tile(dO_tile, ROWS, dO, first_row, rows)
+        load_V_tile(O_tile, ROWS, O, first_row, rows)
+        load_V_tile(dO_tile, ROWS, dO, first_row, rows)
         cuda.syncthreads()
         row_dots(delta_tile, dO_tile, O_tile)
         cuda.syncthreads()
@@ -182,7 +198,7 @@ def numba_backward(
         bounds = cuda.local.array((2, TM), int32)
         seen = in_tile(bounds, seeing, pairs, first_row, rows)
         multiply_Q_Kt(S, K_tile, Q_tile)
-        multiply_Q_Kt(dP, V_tile, dO_tile)
+        multiply_dO_Vt(dP, V_tile, dO_tile)
         for j in range(TN):
             lse_j = lse_tile[tile_key(j)]
             delta_j = delta_tile[tile_key(j)]
@@ -240,10 +256,10 @@ def numba_backward(
     def store_dK_dV(dK, dV, K_tile, V_tile, dK_acc, dV_acc, tau, factor, first_key, keys):
         cuda.syncthreads()
         gather(K_tile, dK_acc, tau)
-        gather(V_tile, dV_acc, factor)
+        gather_of_V(V_tile, dV_acc, factor)
         cuda.syncthreads()
         store_tile(dK, first_key, K_tile, keys)
-        store_tile(dV, first_key, V_tile, keys)
+        store_V_tile(dV, first_key, V_tile, keys)
 
     # In a block that owns rows, so that S and dP have a row per row: dP becomes dS = P o (dP - D_i), and S the gradient
     # of tau Q_i K_j^T, which is dS times the derivative of the score; both are 0 where the row does not see the key.
@@ -266,6 +282,8 @@ def numba_backward(
                 S[i, j] = (derivative if sees else ONE) * dP[i, j]
 
     return SimpleNamespace(
+        tiles=tiles,
+        tiles_of_V=tiles_of_V,
         row_gradients=row_gradients,
         dbias=dbias,
         KEYS=KEYS,

@@ -135,7 +135,7 @@ class Schedule:
         return np.sum(run_bytes(first, self._rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=1)
 
     def row_bytes(self, name: str, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
-        """(S, T_r): bytes of moving Q_i or O_i of every query head once; `name` is Q or O.
+        """(S, T_r): bytes of moving row block i of a tensor of every query head once; `name` is Q, O, dQ or dO.
 
         With `copy` it is brought on chip by asynchronous copies; else a lane moves `elements_per_lane` at once.
         """
@@ -176,7 +176,7 @@ class Schedule:
         p = self.problem
         tensor = p.tensor(name)
         heads, length, width = tensor.shape[1:]
-        first_rows = first_rows + self._own[2 if name in ("Q", "O") else 3]
+        first_rows = first_rows + self._own[2 if name[-1] in "QO" else 3]
         if p.layout.is_dense:
             first, elements = (self._heads(heads) * length + first_rows) * width, rows * width
             if copy is None:

@@ -49,3 +49,13 @@ __device__ __forceinline__ void copy_tile(float *tile, const StridedRows<const e
 {
     load_tile<EXTENT, WIDTH>(tile, source, rows);
 }
+
+// Of float32 -> as elements are stored; as in backward.cuh.
+template <int ALIGNED>
+__device__ __forceinline__ void round_rows(const StridedRows<stored, ALIGNED, D> &rounded, const float *X, int rows)
+{
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + thread_index();
+        if (e < rows * D) narrow(X[e], rounded.at(e));
+    }
+}

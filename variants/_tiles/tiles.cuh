@@ -3,7 +3,8 @@
 //
 // Compile-time parameters: D (elements per row of Q and K), DV (elements per row of V and O), BR and BC (rows and keys per
 // tile), BLOCKS_PER_SM (blocks that a multiprocessor has registers for), STEPS_AT_ONCE (steps of Q K^T that are written out one
-// after the other). Functions that move a tile take the WIDTH of its rows, which is D unless given.
+// after the other). Functions that move or multiply a tile take the WIDTH of its rows: unless given, D of what is like Q and K,
+// DV of what is like V and O.
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
@@ -30,7 +31,9 @@ __device__ constexpr int leading_dimension(int width) { return step_over(width) 
 // of a row of Q or K, STEP_P of a row of P, and VD of a row of V. The compiler joins what is adjacent and aligned.
 constexpr int STEP = step_over(D);
 constexpr int STEP_P = 4;
-constexpr int VD = DV % (4 * TX) == 0 ? 4 : DV % (2 * TX) == 0 ? 2 : 1;
+__device__ constexpr int adjacent_of(int width) { return width % (4 * TX) == 0 ? 4 : width % (2 * TX) == 0 ? 2 : 1; }
+__device__ constexpr int elements_of(int width) { return (width + TX - 1) / TX; }  // per thread and row: TD of DV
+constexpr int VD = adjacent_of(DV);
 // Strides of tiles in shared memory. LD is that of Q and K; that of V and O is leading_dimension(DV). LP is an odd multiple of
 // TX, so that the 4 rows x 8 keys of P that a warp stores at once lie in different banks, too.
 constexpr int LD = leading_dimension(D);
@@ -57,16 +60,23 @@ __device__ __forceinline__ RowBlock own_rows(int q_len)
 
 __device__ __forceinline__ int row_of(int i) { return thread_row() + TY * i; }
 __device__ __forceinline__ int key_of(int j) { return thread_column() + TX * j; }
-__device__ __forceinline__ int element_of(int j) { return (j / VD * TX + thread_column()) * VD + j % VD; }
+template <int WIDTH = DV> __device__ __forceinline__ int element_of(int j)
+{
+    constexpr int VD = adjacent_of(WIDTH);
+    return (j / VD * TX + thread_column()) * VD + j % VD;
+}
 
 // A thread beyond the tile's edge repeats the edge; nothing that it computes is used.
 __device__ __forceinline__ int tile_row(int i) { return BR == TY * TM ? row_of(i) : min(row_of(i), BR - 1); }
 __device__ __forceinline__ int tile_key(int j) { return BC == TX * TN ? key_of(j) : min(key_of(j), BC - 1); }
-__device__ __forceinline__ int tile_element(int j) { return DV == TX * TD ? element_of(j) : min(element_of(j), DV - 1); }
+template <int WIDTH = DV> __device__ __forceinline__ int tile_element(int j)
+{
+    return WIDTH == TX * elements_of(WIDTH) ? element_of<WIDTH>(j) : min(element_of<WIDTH>(j), WIDTH - 1);
+}
 
 // Whether row i and element j of this thread lie in the tile.
 __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
-__device__ __forceinline__ bool has_element(int j) { return DV == TX * TD || element_of(j) < DV; }
+template <int W = DV> __device__ __forceinline__ bool has_element(int j) { return W % TX == 0 || element_of<W>(j) < W; }
 
 // Which keys of a tile of `keys` keys each row of this thread sees: counted from the tile's first key, from first[i] to
 // end[i] - 1, of which `pairs` (tile_order.cuh) may hide some.
@@ -152,26 +162,29 @@ __device__ __forceinline__ void store_tile(element *target, const float *tile, i
 }
 
 // What each thread has of O, times a factor -> a tile.
-__device__ __forceinline__ void gather(float *tile, const float (&O)[TM][TD], float factor = 1.0f)
+template <int WIDTH = DV>
+__device__ __forceinline__ void gather(float *tile, const float (&O)[TM][elements_of(WIDTH)], float factor = 1.0f)
 {
-    constexpr int LDV = leading_dimension(DV);
+    constexpr int LDV = leading_dimension(WIDTH);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TD; ++j) {
-            if (has_row(i) && has_element(j)) tile[row_of(i) * LDV + element_of(j)] = factor * O[i][j];
+        for (int j = 0; j < elements_of(WIDTH); ++j) {
+            if (has_row(i) && has_element<WIDTH>(j)) tile[row_of(i) * LDV + element_of<WIDTH>(j)] = factor * O[i][j];
         }
 }
 
-// S = Q_i K_j^T, each element one sum over D in ascending order.
+// S = Q_i K_j^T, each element one sum over the WIDTH elements of a row in ascending order.
+template <int WIDTH = D>
 __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q_tile, const float *K_tile)
 {
+    constexpr int STEP = step_over(WIDTH), LD = leading_dimension(WIDTH);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) S[i][j] = 0.0f;
 #pragma unroll STEPS_AT_ONCE
-    for (int k = 0; k < D; k += STEP) {
+    for (int k = 0; k < WIDTH; k += STEP) {
         float key[TN][STEP], q[TM][STEP];
 #pragma unroll
         for (int j = 0; j < TN; ++j)
@@ -251,16 +264,16 @@ __device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APAR
 
 // O += P V_j over keys from k to end_key - 1, each only where the row sees it: its zero weight must not even be multiplied,
 // since V may hold NaN or infinity. LISTED: whether `pairs` hide some, too.
-template <bool LISTED, class Pairs>
-__device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
-                                                   int end_key, const SeenInTile<Pairs> &seen)
+template <bool LISTED, int WIDTH, class Pairs>
+__device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][elements_of(WIDTH)], const float *P_tile,
+                                                   const float *V_tile, int k, int end_key, const SeenInTile<Pairs> &seen)
 {
-    constexpr int LDV = leading_dimension(DV);
+    constexpr int LDV = leading_dimension(WIDTH), TD = elements_of(WIDTH);
 #pragma unroll 1
     for (; k < end_key; ++k) {
         float v[TD];
 #pragma unroll
-        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LDV + tile_element(j)];
+        for (int j = 0; j < TD; ++j) v[j] = V_tile[k * LDV + tile_element<WIDTH>(j)];
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
@@ -277,18 +290,18 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 }
 
 // O += P V_j over the tile's `keys` keys in ascending order: in steps of STEP_P those that all rows see, one by one the others.
-template <class Pairs>
-__device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int keys,
+template <int WIDTH = DV, class Pairs>
+__device__ __forceinline__ void add_P_V(float (&O)[TM][elements_of(WIDTH)], const float *P_tile, const float *V_tile, int keys,
                                         const SeenInTile<Pairs> &seen)
 {
     if (seen.pairs.hides_some()) {
-        add_P_V_where_seen<true>(O, P_tile, V_tile, 0, keys, seen);
+        add_P_V_where_seen<true, WIDTH>(O, P_tile, V_tile, 0, keys, seen);
         return;
     }
     const int first_step = (seen.first_by_all + STEP_P - 1) / STEP_P;
     const int end_step = max(first_step, seen.end_by_all / STEP_P);
-    add_P_V_where_seen<false>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
-    constexpr int LDV = leading_dimension(DV);
+    add_P_V_where_seen<false, WIDTH>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
+    constexpr int LDV = leading_dimension(WIDTH), TD = elements_of(WIDTH);
 #pragma unroll 2
     for (int k = STEP_P * first_step; k < STEP_P * end_step; k += STEP_P) {
         float p[TM][STEP_P];
@@ -300,10 +313,10 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
         for (int e = 0; e < STEP_P; ++e)
 #pragma unroll
             for (int j = 0; j < TD; ++j) {
-                const float v = V_tile[(k + e) * LDV + tile_element(j)];
+                const float v = V_tile[(k + e) * LDV + tile_element<WIDTH>(j)];
 #pragma unroll
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen<false>(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
+    add_P_V_where_seen<false, WIDTH>(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
 }

@@ -1,4 +1,4 @@
-"""Layouts: where the rows of Q, K, V and O lie in memory. The last axis, head_dim, is dense in each of them.
+"""Layouts: where the rows of Q, K, V, O and their gradients lie in memory. The last axis, head_dim, is always dense.
 
 `Layout.placements` is the only place that knows. Kernels get the strides, executors move elements by them, and claims
 count the sectors of the rows.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.model.problem import Placement
+from harness.model.problem import ELEMENT_BYTES, Placement, Tensor
 from harness.support.errors import ProblemError
 from harness.support.suggestion import did_you_mean
 
@@ -24,15 +24,20 @@ ORDERS = {
     STRIDES: "strides of (batch, head, row, element) of each tensor",
 }
 TENSORS = ("Q", "K", "V", "O")
+GRADIENTS = tuple(f"d{name}" for name in ("O", "Q", "K", "V"))
+"""Gradients of the tensors, in problems that have them."""
 AXES = 4
 """Of these: batch, head, row, element."""
 SPELLING = (
     "bhsd, bshd or qkv, each with +N for N unused elements after every row; or strides:Q=B/H/R/1,K=...,V=...,O=..."
 )
-LAYOUT_HELP = f"where rows of Q, K, V and O lie: {SPELLING}"
+LAYOUT_HELP = (
+    f"where rows of Q, K, V and O lie: {SPELLING}. Gradients lie like their tensors, or as the second of two layouts "
+    "says, such as bshd/bhsd, or ,dO=...,dQ=...,dK=...,dV=... after the strides"
+)
 LARGEST_STRIDE = 2**40
 _GAP = re.compile(r"([a-z]+)\+([0-9]{1,9})")
-_STRIDES = re.compile(r"([QKVO])=([0-9]{1,15}(?:/[0-9]{1,15}){3})")
+_STRIDES = re.compile(r"(d?[QKVO])=([0-9]{1,15}(?:/[0-9]{1,15}){3})")
 
 Shape = tuple[int, int, int, int]
 """(batch, heads, rows, head_dim)."""
@@ -47,7 +52,10 @@ class Layout:
     gap: int = 0
     """Unused elements behind every row."""
     strides: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """For each of `TENSORS`, the strides of (batch, head, row, element), in elements; only of the order `strides`."""
+    """For each of `TENSORS`, the strides of (batch, head, row, element), in elements; only of the order `strides`.
+    Those of `GRADIENTS` may follow."""
+    gradients: Layout | None = None
+    """The layout of `GRADIENTS`, which is not `strides`. None: each lies like its tensor, in a buffer of its own."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -66,58 +74,81 @@ class Layout:
                     f"layout: the last axis of {name} has stride {strides[-1]}, and kernels need 1; make a copy whose "
                     "last axis is dense, such as x.contiguous()"
                 )
-        if self.order == STRIDES and tuple(name for name, _ in self.strides) != TENSORS:
-            raise ProblemError(f"layout: strides are given of each of {', '.join(TENSORS)}, in this order")
+        names = tuple(name for name, _ in self.strides)
+        if self.order == STRIDES and names not in (TENSORS, (*TENSORS, *GRADIENTS)):
+            raise ProblemError(
+                f"layout: strides are given of each of {', '.join(TENSORS)}, and of none or all of "
+                f"{', '.join(GRADIENTS)}, in this order"
+            )
+        if self.gradients is not None and STRIDES in (self.order, self.gradients.order):
+            raise ProblemError("layout: strides cannot be combined with /; add dO=...,dQ=...,dK=...,dV=... to them")
+        if self.gradients is not None and self.gradients == dataclasses.replace(self, gradients=None):
+            object.__setattr__(self, "gradients", None)
 
     @classmethod
     def of_strides(cls, **strides: Sequence[int]) -> Layout:
         """Return the layout with these strides of Q, K, V and O: (batch, head, row, element), in elements.
 
-        Raises `ProblemError` if the last axis of one of them is not dense, or one is missing.
+        Those of dO, dQ, dK and dV may follow. Raises `ProblemError` if the last axis of one of them is not dense, or
+        one is missing.
         """
-        return cls(
-            STRIDES, strides=tuple((name, tuple(map(int, strides[name]))) for name in TENSORS if name in strides)
-        )
+        names = [name for name in (*TENSORS, *GRADIENTS) if name in strides]
+        return cls(STRIDES, strides=tuple((name, tuple(map(int, strides[name]))) for name in names))
 
     @property
     def is_dense(self) -> bool:
-        """Whether each tensor is a C-contiguous array (batch, heads, len, head_dim) of its own."""
+        """Whether each tensor is a C-contiguous array (batch, heads, len, head_dim) of its own, and so its gradient."""
         return self == DENSE
+
+    @property
+    def of_gradients(self) -> Layout:
+        """The layout of `GRADIENTS`."""
+        return self if self.gradients is None else self.gradients
 
     @property
     def text(self) -> str:
         """Its text on the command line, which `parse_layout` converts back."""
         if self.order == STRIDES:
             return f"{STRIDES}:" + ",".join(f"{name}={'/'.join(map(str, each))}" for name, each in self.strides)
-        return self.order + (f"+{self.gap}" if self.gap else "")
+        own = self.order + (f"+{self.gap}" if self.gap else "")
+        return own if self.gradients is None else f"{own}/{self.gradients.text}"
 
     def __str__(self) -> str:
         return self.text
 
     def placements(self, shapes: Mapping[str, Shape]) -> Mapping[str, Placement | None]:
-        """Return where each of `TENSORS` lies, given their `shapes`; None for an array of its own."""
-        if self.is_dense:
-            return dict.fromkeys(TENSORS)
+        """Return where each of `TENSORS`, and of `GRADIENTS`, lies, given its shape; None for an array of its own."""
+        return {
+            name: (self.of_gradients if name in GRADIENTS else self)._placement(name, shape)
+            for name, shape in shapes.items()
+        }
+
+    def _placement(self, name: str, shape: Shape) -> Placement | None:
+        """Where a tensor lies; its gradient lies alike."""
+        if (self.order, self.gap) == (BHSD, 0):
+            return None
         if self.order == STRIDES:
-            given = dict(self.strides)
-            return {n: Placement(n, _extent(shape, given[n]), 0, given[n]) for n, shape in shapes.items()}
-        packed = 3 if self.order == QKV else 1
-        found = {}
-        for name, (batch, heads, rows, head_dim) in shapes.items():
-            row = head_dim + self.gap
-            if self.order == BHSD:
-                strides = (heads * rows * row, rows * row, row, 1)
-                found[name] = Placement(name, batch * strides[0], 0, strides)
-                continue
-            tensors = 1 if name == "O" else packed
-            token = tensors * heads * row
-            strides = (rows * token, row, token, 1)
-            buffer, first = (QKV.upper(), "QKV".index(name) * heads * row) if tensors > 1 else (name, 0)
-            found[name] = Placement(buffer, batch * strides[0], first, strides)
-        return found
+            own = dict(self.strides)
+            strides = own.get(name) or own[name[-1]]
+            return Placement(name, _extent(shape, strides), 0, strides)
+        batch, heads, rows, head_dim = shape
+        row = head_dim + self.gap
+        if self.order == BHSD:
+            strides = (heads * rows * row, rows * row, row, 1)
+            return Placement(name, batch * strides[0], 0, strides)
+        is_packed = self.order == QKV and name[-1] != "O"
+        token = (3 if is_packed else 1) * heads * row
+        strides = (rows * token, row, token, 1)
+        buffer, first = (name[:-1] + QKV.upper(), "QKV".index(name[-1]) * heads * row) if is_packed else (name, 0)
+        return Placement(buffer, batch * strides[0], first, strides)
 
     def why_invalid(self, shapes: Mapping[str, Shape]) -> str | None:
-        """Return the reason why a problem with these shapes of Q, K, V and O cannot have this layout, or None."""
+        """Return the reason why a problem with these shapes of its tensors cannot have this layout, or None."""
+        if self.gradients is not None or len(self.strides) > len(TENSORS):
+            if not set(GRADIENTS) <= set(shapes):
+                return f"layout {_short(self.text)} places gradients, which the problem does not have"
+            if self.gradients is not None and (reason := self.gradients.why_invalid(shapes)) is not None:
+                return reason
         q_shape, kv_shape, v_shape = (shapes[name] for name in QKV.upper())
         if self.order == QKV and v_shape != kv_shape:
             return (
@@ -131,8 +162,9 @@ class Layout:
             )
         if self.order != STRIDES:
             return None
-        for name, strides in self.strides:
-            shape = shapes[name]
+        given = dict(self.strides)
+        for name, shape in shapes.items():
+            strides = given.get(name) or given[name[-1]]
             if max(strides) > LARGEST_STRIDE:
                 return f"layout: {name} has a stride of {max(strides):,} elements; the most is {LARGEST_STRIDE:,}"
             if overlaps(shape, strides):
@@ -140,11 +172,20 @@ class Layout:
         return None
 
     def fitted_to(self, shapes: Mapping[str, Shape]) -> Layout:
-        """Return the most similar layout that is valid for these shapes of Q, K, V and O."""
-        return self if self.why_invalid(shapes) is None else Layout(BSHD, self.gap)
+        """Return the most similar layout that is valid for these shapes of the problem's tensors."""
+        if self.why_invalid(shapes) is None:
+            return self
+        return Layout(BSHD, self.gap, gradients=self.gradients and self.gradients.fitted_to(shapes))
 
     def simplified(self) -> Iterator[Layout]:
         """Yield simpler layouts, the simplest first."""
+        if self.gradients is not None:
+            own = dataclasses.replace(self, gradients=None)
+            yield from (self.gradients, own)
+            plainer = (DENSE, *self.gradients.simplified())
+            yield from (dataclasses.replace(self, gradients=each) for each in plainer)
+            yield from (dataclasses.replace(plainer, gradients=self.gradients) for plainer in own.simplified())
+            return
         for order in (BHSD, BSHD):
             if order == BSHD or self.gap:
                 yield Layout(order, self.gap)
@@ -158,17 +199,28 @@ DRAWN = tuple(Layout(order, gap) for gap in (0, 8) for order in (BSHD, QKV, BHSD
 """Layouts of campaigns, the simplest first. Gaps keep rows of 16-bit elements aligned to 16 bytes if they were."""
 
 
+DRAWN_OF_GRADIENTS = (None, DENSE, Layout(BSHD), Layout(QKV), Layout(BSHD, 8))
+"""Values of `Layout.gradients` of campaigns: unlike the tensors' layout, so that strides taken for others show."""
+
+
 def parse_layout(text: str) -> Layout:
-    """Return the layout for a text, such as `bshd` or `qkv+8`. Raises `ProblemError`."""
+    """Return the layout for a text, such as `bshd`, `qkv+8` or `bshd/bhsd`. Raises `ProblemError`."""
     words = text.strip()
     if words.startswith(f"{STRIDES}:"):
         parts = [_STRIDES.fullmatch(word) for word in words.removeprefix(f"{STRIDES}:").split(",")]
         given = {part[1]: tuple(map(int, part[2].split("/"))) for part in parts if part}
-        if None in parts or set(given) != set(TENSORS):
+        if None in parts or not set(TENSORS) <= set(given):
             raise ProblemError(f"layout {_short(words)} is not {SPELLING}")
         return Layout.of_strides(**given)
-    with_gap = _GAP.fullmatch(words)
-    order, gap = (with_gap[1], int(with_gap[2])) if with_gap else (words, 0)
+    own, separator, of_gradients = words.partition("/")
+    gradients = _named_layout(of_gradients, words) if separator else None
+    return dataclasses.replace(_named_layout(own, words), gradients=gradients)
+
+
+def _named_layout(text: str, words: str) -> Layout:
+    """The layout of an order and a gap; `words` are the text that it is a part of."""
+    with_gap = _GAP.fullmatch(text)
+    order, gap = (with_gap[1], int(with_gap[2])) if with_gap else (text, 0)
     if order == STRIDES:
         raise ProblemError(f"layout {_short(words)} is not {SPELLING}")
     return Layout(order, gap)
@@ -198,10 +250,10 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
 
 
-def alignment_bytes(placements: Mapping[str, Placement], itemsize_bytes: int, most: int) -> int:
-    """Return the largest power of two, up to `most`, at whose multiples all rows begin."""
-    places = [each.first for each in placements.values()] + [s for p in placements.values() for s in p.strides[:-1]]
-    return math.gcd(most, *(place * itemsize_bytes for place in places))
+def alignment_bytes(tensors: Iterable[Tensor], most: int) -> int:
+    """Return the largest power of two, up to `most`, at whose multiples all rows of the tensors begin."""
+    placed = [(place, each.dtype) for each in tensors for place in (each.first, *each.strides[:-1])]
+    return math.gcd(most, *(place * ELEMENT_BYTES[dtype] for place, dtype in placed))
 
 
 def _short(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +18,8 @@ from harness.operations.attention.layout import (
     BSHD,
     DENSE,
     LAYOUT_HELP,
+    STRIDES,
+    TENSORS,
     Layout,
     Shape,
     alignment_bytes,
@@ -161,7 +162,9 @@ class Problem(ScoreFields):
             return f"mask {self.mask}: its sequences are the batch"
         if self.mask.sequences > 1:
             return f"mask {self.mask}, which differs between sequences: kernels get another batch"
-        return None if self.layout.is_dense else f"layout {self.layout}: kernels get sequences in layout {DENSE}"
+        if STRIDES in (self.layout.order, self.layout.of_gradients.order):
+            return "strides, which are those of this batch: kernels get another one"
+        return None
 
     @property
     @override
@@ -235,17 +238,14 @@ class Problem(ScoreFields):
         has_spans = not self.mask_within.runs.is_band
         sequences = 0 if self.sequences is None else self.sequences.sequence_count
         of_terms = tuple(tensor for term in self.terms for tensor in term.inputs(self))
-        shapes = tuple(self.shapes.values())
+        q_shape, k_shape, v_shape, o_shape = (self.shapes[name] for name in TENSORS)
+        shapes = q_shape, k_shape, v_shape, o_shape
         return _tensors(shapes, self.dtype, has_spans, sequences, grid, hidden, of_terms, self.layout)
 
     @property
     def row_alignment_bytes(self) -> int:
-        """The largest power of two, up to 16 bytes, at whose multiples all rows of Q, K, V and O begin."""
-        if self.layout.is_dense:
-            return math.gcd(VECTOR_BYTES, *(width * self.itemsize_bytes for width in (self.head_dim, self.v_width)))
-        placements = self.layout.placements(self.shapes)
-        placed = {name: each for name, each in placements.items() if each is not None}
-        return alignment_bytes(placed, self.itemsize_bytes, VECTOR_BYTES)
+        """The largest power of two, up to 16 bytes, at whose multiples all rows of Q, K, V, O and gradients begin."""
+        return alignment_bytes((self.tensor(name) for name in self.shapes), VECTOR_BYTES)
 
     @property
     @override

@@ -15,7 +15,7 @@ from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import operation_named
-from harness.operations.attention.problem import LAYOUT, V_HEAD_DIM
+from harness.operations.attention.layout import DRAWN_OF_GRADIENTS, Layout
 from harness.operations.attention.score_terms import SLOPES
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
@@ -42,9 +42,7 @@ class BackwardBuild(WrappedBuild):
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        """The build with the features that attention's build would have, except for those of rows, all of one kind."""
-        taken = [name for name in takes if name not in (LAYOUT, V_HEAD_DIM)]
-        return dataclasses.replace(self, forward=self.forward.with_features(taken, place))
+        return dataclasses.replace(self, forward=self.forward.with_features(takes, place))
 
     @override
     def places_of_features(self, takes: Sequence[str]) -> int:
@@ -90,6 +88,15 @@ def backward_case(case: Case, regime: str | None = None) -> Case:
     return dataclasses.replace(case, problem=backward(problem), edits=edits, regime=regime or case.regime)
 
 
+def with_layout_of_gradients(case: Case, gradients: Layout | None) -> Case:
+    """The case with that layout of gradients, or the most similar one that its shapes have; as it is if it is dense."""
+    p = case.problem
+    if p.layout.is_dense:
+        return case
+    layout = dataclasses.replace(p.layout, gradients=gradients)
+    return dataclasses.replace(case, problem=dataclasses.replace(p, layout=layout.fitted_to(p.shapes)))
+
+
 def own_regimes() -> list[str]:
     """The regimes that attention itself does not have."""
     return [name for name in REGIMES if forward_regime(name) != name]
@@ -120,7 +127,8 @@ class BackwardAxes(WrappedAxes):
     @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         plain = {**choice, REGIME: forward_regime(choice[REGIME])}
-        return backward_case(self.inner.case(build.forward, plain, rng, brief), choice[REGIME])
+        case = backward_case(self.inner.case(build.forward, plain, rng, brief), choice[REGIME])
+        return case if case.problem.layout.is_dense else with_layout_of_gradients(case, rng.choice(DRAWN_OF_GRADIENTS))
 
 
 class BackwardCases(WrappedCases):
@@ -160,4 +168,5 @@ def cases(
     from hypothesis import strategies as st  # optional
 
     forward = FORWARD.cases([build.forward for build in builds], most_tiles, checks, takes)
-    return st.builds(backward_case, forward, st.sampled_from((None, None, None, *own_regimes())))
+    drawn = st.builds(backward_case, forward, st.sampled_from((None, None, None, *own_regimes())))
+    return st.builds(with_layout_of_gradients, drawn, st.sampled_from(DRAWN_OF_GRADIENTS))

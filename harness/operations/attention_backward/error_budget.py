@@ -12,9 +12,9 @@ elementwise. Constants and their sources are in `harness.model.arithmetic.roundi
                                             in the forward pass; stored = u_16 (|s| + sigma) if S is stored in 16 bits
                + argument |s_ij - lse_i| + frame (|s_ij| + |lse_i|) + 4u    subtraction, log2 e, the exponential
     dP^_ij = dP_ij + f_ij,  delta^_i = delta_i + h_i
-        |f_ij| <= g_(d + 1) |dO_i|.|v_j| + t(dO_i, v_j)  (+ u_16 |dP^| if dP is stored in 16 bits)
-        |h_i| <= g_(d + 1) |dO_i|.|O_i| + t(dO_i, O_i)
-        t(x, y) = (d + sum |x| + sum |y|) 2^-126    subnormal products and factors, flushed to zero
+        |f_ij| <= g_(e + 1) |dO_i|.|v_j| + t(dO_i, v_j)  (+ u_16 |dP^| if dP is stored in 16 bits)
+        |h_i| <= g_(e + 1) |dO_i|.|O_i| + t(dO_i, O_i)  e = elements of a row of V
+        t(x, y) = (e + sum |x| + sum |y|) 2^-126    subnormal products and factors, flushed to zero
     dS^_ij = P^ (dP^ - delta^), two roundings; subnormal dS^ or tau dS^ are flushed to zero
 
 so, to first order but including products of errors,
@@ -200,12 +200,12 @@ def _output_error(size: Float64Array, dtype: str) -> Float64Array:
 def _tolerance_of_sinks(
     problem: BackwardProblem, inputs: Arrays, exact: Float64Array, rounding: Roundings, part: Part
 ) -> Tolerance:
-    rows, d, terms = SinkRows.of(problem, inputs, part), problem.head_dim, problem.batch * problem.q_len + SUM_ROUNDINGS
+    rows, e, terms = SinkRows.of(problem, inputs, part), problem.v_width, problem.batch * problem.q_len + SUM_ROUNDINGS
     products = np.abs(rows.do) * np.abs(rows.o)
     flushed = TINY * (np.abs(rows.do) + np.abs(rows.o) + 1).sum(axis=-1)
     deltas = (
-        rounding.proved_sum(d + 1) * products.sum(axis=-1) + flushed,
-        rounding.expected_sum(d + 1) * np.sqrt(np.square(rows.delta) + np.square(products).sum(axis=-1)) + flushed,
+        rounding.proved_sum(e + 1) * products.sum(axis=-1) + flushed,
+        rounding.expected_sum(e + 1) * np.sqrt(np.square(rows.delta) + np.square(products).sum(axis=-1)) + flushed,
     )
     sums = float(rounding.proved_sum(terms)), float(rounding.expected_sum(terms))
     errors = sink_errors(rows, rounding.argument + U, rounding.frame, EXP, deltas, sums, TINY)
@@ -266,18 +266,18 @@ def _counts(block: Block, pairs: npt.NDArray[np.bool_]) -> Summands:
 def _proved(block: Block, rounding: Roundings, scored: ScoreErrorsOfBlock) -> _Pairs:
     """Return the errors of equation (1), including the rounding of factors."""
     p, dp_minus_delta = block.p, np.abs(block.dp - block.delta)
-    d, seen = block.q.shape[-1], block.visible
+    e, seen = block.v.shape[-1], block.visible
     exponent = scored.proved + rounding.argument * _arguments(block) + EXP
     if rounding.stored:
         exponent += SLACK * rounding.stored * scored.largest + rounding.stored_step
     exponent += rounding.frame * (np.abs(block.s) + np.abs(block.lse))
     P = np.where(seen, p * np.expm1(SLACK * exponent) + TINY, 0.0)
-    products = rounding.proved_sum(d + 1) * (np.abs(block.do) @ np.abs(block.v).mT) + _flushed(block.do, block.v)
+    products = rounding.proved_sum(e + 1) * (np.abs(block.do) @ np.abs(block.v).mT) + _flushed(block.do, block.v)
     if rounding.stored:
         products += np.maximum(rounding.stored * (np.abs(block.products) + products), rounding.stored_step)
     if block.problem.dropout:
         products = block.kept * (products + DROPOUT_ERROR * (np.abs(block.products) + products))
-    delta = rounding.proved_sum(d + 1) * (np.abs(block.do) * np.abs(block.o)).sum(axis=-1, keepdims=True)
+    delta = rounding.proved_sum(e + 1) * (np.abs(block.do) * np.abs(block.o)).sum(axis=-1, keepdims=True)
     delta += _flushed_of_row(block)
     differences = products + delta + 3 * U * (np.abs(block.dp) + np.abs(block.delta) + products + delta)
     dS = np.where(seen, P * dp_minus_delta + (p + P) * differences + _step_of_dS(TINY, block.problem.tau), 0.0)
@@ -318,7 +318,7 @@ def _arguments(block: Block) -> Float64Array:
 
 def _add_expected(totals: _Totals, block: Block, rounding: Roundings, scored: ScoreErrorsOfBlock) -> None:
     p, dp_minus_delta, tau = block.p, block.dp - block.delta, block.problem.tau
-    d, seen, f = block.q.shape[-1], block.visible, 1.0 if block.derivative is None else block.derivative
+    e, seen, f = block.v.shape[-1], block.visible, 1.0 if block.derivative is None else block.derivative
     if scored.common is not None:
         alike_p = np.where(seen, p * np.expm1(scored.common), 0.0)
         alike = alike_p * np.abs(dp_minus_delta)
@@ -333,7 +333,7 @@ def _add_expected(totals: _Totals, block: Block, rounding: Roundings, scored: Sc
     exponent += np.square(LAMBDA * rounding.stored * scored.largest)
     P = np.where(seen, p * np.expm1(np.sqrt(exponent)) + TINY, 0.0)
     squares_of_v = np.square(block.do) @ np.square(block.v).mT
-    products = rounding.expected_sum(d + 1) * np.sqrt(np.square(block.products) + squares_of_v)
+    products = rounding.expected_sum(e + 1) * np.sqrt(np.square(block.products) + squares_of_v)
     products = np.square(products) + np.square(LAMBDA * rounding.stored * block.products)
     products += np.square(_flushed(block.do, block.v))
     if block.problem.dropout:
@@ -355,7 +355,7 @@ def _add_expected(totals: _Totals, block: Block, rounding: Roundings, scored: Sc
     of_row = rounding.frame * np.abs(block.lse)
     magnitudes = np.square(block.do * block.o).sum(axis=-1, keepdims=True)
     # sum_j P_ij dP_ij = delta_i: if dP are nearly equal along a row, all are rounded alike.
-    delta = rounding.expected_sum(d + 1) * np.sqrt(np.square(block.delta) + magnitudes) + rounding.stored * np.abs(
+    delta = rounding.expected_sum(e + 1) * np.sqrt(np.square(block.delta) + magnitudes) + rounding.stored * np.abs(
         block.delta
     )
     delta += _flushed_of_row(block)

@@ -25,32 +25,32 @@ LARGE = 500.0
 
 
 def _normal(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
-    return rng.standard_normal(problem.q_shape)
+    return rng.standard_normal(problem.o_shape)
 
 
 def _large(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
-    return LARGE * rng.standard_normal(problem.q_shape)
+    return LARGE * rng.standard_normal(problem.o_shape)
 
 
 def _few(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
     """Zero but for one row in eight, at least one of each head."""
-    chosen = rng.random(problem.q_shape[:3]) < 1 / 8
+    chosen = rng.random(problem.o_shape[:3]) < 1 / 8
     chosen[..., 0] |= ~chosen.any(axis=-1)
-    return np.where(chosen[..., None], rng.standard_normal(problem.q_shape), 0.0)
+    return np.where(chosen[..., None], rng.standard_normal(problem.o_shape), 0.0)
 
 
 def _alike(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
     """One row for all, away from zero."""
-    row = 2 + rng.standard_normal((*problem.q_shape[:2], 1, problem.head_dim))
-    return np.broadcast_to(row, problem.q_shape)
+    row = 2 + rng.standard_normal((*problem.o_shape[:2], 1, problem.v_width))
+    return np.broadcast_to(row, problem.o_shape)
 
 
 def _not_finite(rng: np.random.Generator, problem: BackwardProblem) -> Float64Array:
     """One element of each head, in a row of the first half, to which a causal mask leaves keys that it does not see."""
-    dO = rng.standard_normal(problem.q_shape)
-    for head in np.ndindex(problem.q_shape[:2]):
+    dO = rng.standard_normal(problem.o_shape)
+    for head in np.ndindex(problem.o_shape[:2]):
         row = rng.integers((problem.q_len + 1) // 2)
-        dO[head][row, rng.integers(problem.head_dim)] = rng.choice([np.nan, np.inf, -np.inf])
+        dO[head][row, rng.integers(problem.v_width)] = rng.choice([np.nan, np.inf, -np.inf])
     return dO
 
 

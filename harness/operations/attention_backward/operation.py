@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer
 from harness.operations.attention.bias import AXES
+from harness.operations.attention.layout import DENSE
 from harness.operations.attention.masks import runs_of_keys
 from harness.operations.attention_backward.cases import (
     CASES,
@@ -79,7 +80,8 @@ def choose_parts(problem: BackwardProblem, whole_flops: float) -> tuple[Part, ..
     Elements of dbias are sums over all that the bias does not vary over.
     """
     p = problem
-    if 10.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= whole_flops:
+    flops_per_pair = 6.0 * p.head_dim + 4.0 * p.v_width
+    if flops_per_pair * p.batch * p.heads * p.q_len * p.kv_len <= whole_flops:
         return (WHOLE,)
     heads, parts = p.batch * p.heads, []
     count = min(MOST_PARTS, max(2, heads))
@@ -120,23 +122,24 @@ def _hints(problem: BackwardProblem, output: str) -> Hints:
 
 
 def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> BackwardProblem:
-    """The gradients of attention's problem of Q, K and V; O and dO are shaped as Q, and lse has one number per row.
+    """The gradients of attention's problem of Q, K and V; lse has one number per row.
+
+    O and dO are shaped as Q, but their rows are as long as those of V.
 
     Raises `UsageError` or `ProblemError` where they do not fit together.
     """
     shapes = {name: array.shape for name, array in arrays.items()}
     for name in ("O", "dO"):
-        if shapes[name] != shapes["Q"]:
-            raise UsageError(f"Q has shape {shapes['Q']} and {name} {shapes[name]}; they have to be the same")
+        if shapes[name] != (*shapes["Q"][:3], shapes["V"][3]):
+            rows = "" if shapes["Q"][3] == shapes["V"][3] else f", but for rows as long as those of V, {shapes['V'][3]}"
+            raise UsageError(f"Q has shape {shapes['Q']} and {name} {shapes[name]}; they have to be the same{rows}")
     if shapes["lse"] != shapes["Q"][:3]:
         raise UsageError(f"lse has shape {shapes['lse']}; one number for each row of Q would be {shapes['Q'][:3]}")
     forward = FORWARD.problem_of_arrays
     assert forward is not None
-    problem = forward(arrays, dtype, fields)
-    layout = BackwardProblem.VARLEN_LAYOUT
-    if fields.get("varlen") is not None and fields.get("layout", layout) == layout:
-        problem = dataclasses.replace(problem, layout=layout)
-    return backward(problem)
+    layout = fields.get("layout", BackwardProblem.VARLEN_LAYOUT)  # may place gradients, which attention does not have
+    problem = forward(arrays, dtype, {name: value for name, value in fields.items() if name != "layout"})
+    return dataclasses.replace(backward(dataclasses.replace(problem, layout=DENSE)), layout=layout)
 
 
 OPERATION = Operation(

@@ -48,8 +48,8 @@ DBIAS = GRADIENT_OF + BIAS
 class Block:
     """Some rows of query heads with some of the keys that they share, in float64.
 
-    Axes: b batches, h key/value heads, g query heads of each, r rows, c keys, d elements. Nonfinite numbers are
-    replaced by 0; `nonfinite` marks the rows that they affect.
+    Axes: b batches, h key/value heads, g query heads of each, r rows, c keys, d elements of Q and K, e of V and O.
+    Nonfinite numbers are replaced by 0; `nonfinite` marks the rows that they affect.
     """
 
     problem: BackwardProblem
@@ -62,11 +62,11 @@ class Block:
     k: Float64Array
     """(b, h, 1, c, d)."""
     v: Float64Array
-    """(b, h, 1, c, d)."""
+    """(b, h, 1, c, e)."""
     o: Float64Array
-    """(b, h, g, r, d)."""
+    """(b, h, g, r, e)."""
     do: Float64Array
-    """(b, h, g, r, d)."""
+    """(b, h, g, r, e)."""
     lse: Float64Array
     """(b, h, g, r, 1); 0 if the row sees no key."""
     visible: Bools
@@ -266,11 +266,10 @@ def _block(
     rows, all_keys = np.arange(r.start, r.stop)[:, None], np.arange(problem.kv_len)[None, :]
     mask = problem.mask.of_sequence(b.start)  # the same for all sequences of the block
     visible = np.broadcast_to(mask.visible(rows, all_keys, problem.q_len, problem.kv_len), (len(rows), problem.kv_len))
-    finite = (np.isfinite(q) & np.isfinite(o) & np.isfinite(do)).all(axis=-1, keepdims=True)
+    finite = _all_finite(q) & _all_finite(o) & _all_finite(do)
     finite &= np.isfinite(lse) | np.isneginf(lse)  # the latter if a row sees no key
     nonfinite: Bools = np.logical_not(finite)
-    finite_keys = (np.isfinite(inputs["K"][b, h]) & np.isfinite(inputs["V"][b, h])).all(axis=-1, keepdims=True)
-    poisoned: Bools = np.logical_not(finite_keys)
+    poisoned: Bools = np.logical_not(_all_finite(inputs["K"][b, h]) & _all_finite(inputs["V"][b, h]))
     if poisoned.any():
         seen_poisoned = visible.astype(np.float32) @ poisoned.astype(np.float32) > 0
         nonfinite = nonfinite | seen_poisoned[:, :, None]
@@ -303,6 +302,12 @@ def _block(
     )
 
 
+def _all_finite(rows: np.ndarray) -> Bools:
+    """Return whether all elements of each row are finite: (..., elements) -> (..., 1)."""
+    finite: Bools = np.isfinite(rows).all(axis=-1, keepdims=True)
+    return finite
+
+
 def _query_heads(problem: BackwardProblem, kv_heads: slice, members: slice) -> slice:
     """Return the query heads `members` of these key/value heads, which are all members, or of one key/value head."""
     first, end, _ = members.indices(problem.group)
@@ -330,7 +335,7 @@ class Summands(NamedTuple):
     dK: Float64Array | None = None
     """(b, h, c, d)."""
     dV: Float64Array | None = None
-    """(b, h, c, d)."""
+    """(b, h, c, e)."""
     dbias: Float64Array | None = None
     """(heads or 1, r or 1, c or 1)."""
 
@@ -347,18 +352,19 @@ class Sums:
 
     @classmethod
     def zeros(cls, problem: BackwardProblem, part: Part) -> Sums:
-        """Return zeros in the shapes of the part: (b, h, g, r, d) for dQ, (b, h, c, d) for dK and dV."""
+        """Return zeros in the shapes of the part: (b, h, g, r, d) for dQ, (b, h, c, d) for dK, (b, h, c, e) for dV."""
         bias = problem.bias_shape
         if part is WHOLE:
             rows = (problem.batch, problem.kv_heads_count, problem.group, problem.q_len, problem.head_dim)
-            keys = problem.kv_shape
+            keys = problem.kv_shape[:3]
         else:
             batches, heads, r = (s.stop - s.start for s in part.of("dQ"))
             rows = (batches, 1, heads, r, problem.head_dim)
             b, h, c = (s.stop - s.start for s in part.of("dK"))
-            keys = (b, h, c, problem.head_dim)
+            keys = (b, h, c)
             bias = tuple(s.stop - s.start for s in part.of(DBIAS)) if problem.bias else ()
-        return cls(np.zeros(rows), np.zeros(keys), np.zeros(keys), np.zeros(bias) if problem.bias else None)
+        of_K, of_V = (np.zeros((*keys, width)) for width in (problem.head_dim, problem.v_width))
+        return cls(np.zeros(rows), of_K, of_V, np.zeros(bias) if problem.bias else None)
 
     def add(self, block: Block, summands: Summands) -> None:
         """Add a block's contributions."""

@@ -55,7 +55,7 @@ def weights_sum(trial: Trial) -> str | None:
     # exp(-lse) is off by as much as lse is, which is stored in float32.
     exponent = 2 * u * np.maximum(np.abs(np.where(np.isfinite(lse), lse, 0.0)), 1)
     off = np.abs(np.where(sees[..., None], dO, 0.0)) * np.expm1(exponent)[..., None]
-    grouped = (problem.batch, problem.kv_heads_count, problem.group * problem.q_len, problem.head_dim)
+    grouped = (problem.batch, problem.kv_heads_count, problem.group * problem.q_len, problem.v_width)
     expected, off = (x.reshape(grouped).sum(axis=2) for x in (seen, off))
     dV = trial.outputs["dV"].astype(np.float64).sum(axis=2)
     allowed = trial.begin_allowed(trial.inputs)(trial.outputs)["dV"].sum(axis=2) + off

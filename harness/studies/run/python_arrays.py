@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.model.cases.regime import NUMPY_DTYPES
-from harness.operations.attention.layout import TENSORS, Layout
+from harness.operations.attention.layout import GRADIENTS, TENSORS, Layout
 from harness.studies.run.user_arrays import Given
 from harness.support.errors import UsageError
 
@@ -70,15 +70,19 @@ def in_kind_of(array: Any, output: np.ndarray) -> Any:
 def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout:
     """Return the layout in which kernels get Q, K and V as these arrays lie, and write O with its axes in Q's order.
 
-    Strides are those within each array; kernels get each in a buffer of its own. Raises `UsageError` or `ProblemError`
-    if there is no such layout.
+    If O and dO are given, too, they are taken as they lie, and dQ, dK and dV lie like Q, K and V. Strides are those
+    within each array; kernels get each in a buffer of its own. Raises `UsageError` or `ProblemError` if there is no
+    such layout.
     """
-    strides = {name: _element_strides(name, array) for name, array in arrays.items() if name in TENSORS}
+    named = {name: array for name, array in arrays.items() if name in (*TENSORS, *GRADIENTS)}
+    strides = {name: _element_strides(name, array) for name, array in named.items()}
     if axes_left_out or "Q" not in strides:
         raise UsageError(
             f"layout={IN_PLACE!r} needs arrays (batch, heads, len, head_dim); add axes, or leave it out: copies are "
             "C-contiguous"
         )
+    if "O" in strides:
+        return Layout.of_strides(**strides, **{f"d{name}": strides[name] for name in "QKV"})
     order = sorted(range(3), key=lambda axis: strides["Q"][axis], reverse=True)
     shape, size, of_output = arrays["Q"].shape, arrays["V"].shape[-1], [0, 0, 0, 1]  # a row of O is as long as one of V
     for axis in reversed(order):

@@ -21,10 +21,11 @@ SIZES = {"batch": 2, "heads": 2, "q_len": 3, "kv_len": 3, "head_dim": 4}
     [
         (Problem(**SIZES), (((1 * 2 + 1) * 3 + 2) * 4 + 1) * 4),
         (Problem(**SIZES, far=10_000), (((1 * 2 + 1) * 3 + 2) * 4 + 1) * 4),
+        (Problem(**SIZES, far=10_000, layout=parse_layout("bshd+2")), (((1 * 3 + 2) * 2 + 1) * 6 + 1) * 4),
         (Problem(**SIZES, layout=parse_layout("bshd+2")), (((1 * 3 + 2) * 2 + 1) * 6 + 1) * 4),
         (Problem(**SIZES, layout=parse_layout("qkv")), (((1 * 3 + 2) * 2 + 1) * 4 + 1) * 4),
     ],
-    ids=["dense", "far", "bshd+2", "qkv"],
+    ids=["dense", "far", "far, bshd+2", "bshd+2", "qkv"],
 )
 def test_a_hole_is_named_by_its_index_and_its_place_in_the_buffer(problem: Problem, offset: int):
     output = problem.tensor("O")
@@ -39,17 +40,19 @@ def test_a_hole_is_named_by_its_index_and_its_place_in_the_buffer(problem: Probl
         view(output, elements)[...] = 0
         view(output, elements)[hole] = 0xFFFF_FFFF
     else:
-        written = np.zeros(output.shape, np.uint32)
-        written[hole] = 0xFFFF_FFFF
-        problem.spread.scatter(output, written, elements.reshape(-1, *output.shape[1:]))
+        placed = output.placement is not None
+        written = np.zeros(output.placement.elements if placed else output.shape, np.uint32)
+        view(output, written)[hole] = 0xFFFF_FFFF
+        problem.spread.scatter(output, written, elements if placed else elements.reshape(-1, *output.shape[1:]))
     (found,) = memory.holes(output)
     assert (found.count, found.offset, found.target) == (1, offset, "buffer O")
     assert found.message.endswith("1 of the 48 elements of O, the first one at batch 1, head 1, row 2, column 1")
 
 
+@pytest.mark.parametrize("far", [0, 10_000])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd+2", "qkv+1"])
-def test_inputs_are_where_the_layout_says(layout: str):
-    problem = Problem(**SIZES, layout=parse_layout(layout))
+def test_inputs_are_where_the_layout_says(layout: str, far: int):
+    problem = Problem(**SIZES, layout=parse_layout(layout), far=far)
     inputs = draw_inputs(problem)
     memory = RunMemory(problem, Plan(()).all_buffers(problem), placed_inputs(problem, inputs), False)
     for tensor in problem.inputs:

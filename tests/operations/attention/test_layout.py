@@ -18,7 +18,7 @@ from harness.model.placed_tensors import placed_inputs, unused_elements, view
 from harness.operations.attention.cases.build import FIRST, fitted
 from harness.operations.attention.cases.far_cases import far_cases
 from harness.operations.attention.cases.simplification import simpler
-from harness.operations.attention.layout import DENSE, DRAWN, Layout, overlaps, parse_layout
+from harness.operations.attention.layout import DENSE, DRAWN, GRADIENTS, TENSORS, Layout, overlaps, parse_layout
 from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.problem import Problem
 from harness.operations.attention_backward.problem import BackwardProblem
@@ -119,9 +119,53 @@ def test_what_no_kernel_can_take_is_refused(fields: dict, said: str):
     assert "\n" not in str(refused.value)
 
 
-def test_gradients_take_one_layout():
-    with pytest.raises(ProblemError, match="attention-backward takes the layout bhsd only; bshd is not"):
-        BackwardProblem(layout="bshd")  # type: ignore[arg-type]
+def strides_of(layout: str) -> dict[str, tuple[int, ...]]:
+    problem = BackwardProblem(heads=2, q_len=4, kv_len=4, head_dim=8, layout=layout)  # type: ignore[arg-type]
+    return {tensor.name: tensor.strides for tensor in problem.tensors if tensor.name.removeprefix("d") in "QKVO"}
+
+
+def test_gradients_lie_like_their_tensors_or_as_the_second_layout_says():
+    alike, other = strides_of("bshd"), strides_of("bshd/bhsd")
+    assert all(alike[name] == alike[f"d{name}"] == (64, 8, 16, 1) for name in "QKVO")
+    assert all(other[name] == alike[name] and other[f"d{name}"] == (64, 32, 8, 1) for name in "QKVO")
+    assert strides_of("bhsd/bhsd") == strides_of("bhsd") and Layout("bhsd", gradients=DENSE) == DENSE
+    packed = {tensor.name: tensor.buffer for tensor in BackwardProblem(layout="qkv").tensors}  # type: ignore[arg-type]
+    assert packed["dV"] == packed["dQ"] == "dQKV" and packed["K"] == "QKV" and packed["dO"] == "dO"
+    given = "Q=64/32/8/1,K=64/32/8/1,V=64/32/8/1,O=64/8/16/1"
+    assert strides_of(f"strides:{given}")["dO"] == (64, 8, 16, 1)
+    apart = strides_of(f"strides:{given},dO=128/64/16/1,dQ=64/32/8/1,dK=64/8/16/1,dV=64/32/8/1")
+    assert (apart["O"], apart["dO"], apart["dK"]) == ((64, 8, 16, 1), (128, 64, 16, 1), (64, 8, 16, 1))
+
+
+ALL_STRIDES = f"strides:{','.join(f'{name}=8/4/4/1' for name in (*TENSORS, *GRADIENTS))}"
+
+
+@pytest.mark.parametrize("text", ["bshd/bhsd", "bhsd/qkv+8", "bshd+3/bshd", ALL_STRIDES])
+def test_a_layout_of_gradients_is_a_text_and_back(text: str):
+    assert parse_layout(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("problem", "layout", "said"),
+    [
+        (Problem, "bshd/bhsd", "layout bshd/bhsd places gradients, which the problem does not have"),
+        (BackwardProblem, "bshd/bsdh", "layout 'bsdh': there is none"),
+        (BackwardProblem, "bshd/strides:Q=1/1/1/1", "there is none"),
+        (BackwardProblem, "strides:Q=8/8/8/1,K=8/8/8/1,V=8/8/8/1,O=8/8/8/1,dO=8/8/8/1", "of none or all of dO, dQ"),
+    ],
+)
+def test_where_gradients_cannot_lie_is_refused_in_one_line(problem: type, layout: str, said: str):
+    with pytest.raises(ProblemError, match=said) as refused:
+        problem(layout=layout)
+    assert "\n" not in str(refused.value)
+
+
+def test_layouts_of_gradients_are_fitted_and_simplified():
+    grouped = BackwardProblem(heads=4, kv_heads=2)
+    assert Layout("bshd", gradients=Layout("qkv")).fitted_to(grouped.shapes) == Layout("bshd")
+    mixed = Layout("bshd", 8, gradients=Layout("bhsd", 8))
+    simpler = list(mixed.simplified())
+    assert {mixed.gradients, Layout("bshd", 8), Layout("bshd", 8, gradients=DENSE)} <= {*simpler}
 
 
 def test_a_layout_that_does_not_fit_becomes_one_that_does():
@@ -149,16 +193,16 @@ def test_campaigns_draw_layouts_with_all_else_and_later_with_less():
     assert FIRST.with_features(("softcap", "sinks"), 1).features == ("softcap", "sinks")
 
 
-def test_no_case_has_a_layout_and_sequences_far_apart():
+def test_sequences_lie_far_apart_in_a_layout_and_stay_so_while_cases_are_made_smaller():
     plain = replace(FIRST, features=("sinks",))
     in_layouts = replace(FIRST, dtype="float16", features=("sinks", "layout"))
-    assert far_cases(in_layouts, 0) == ()
+    strided = [each.problem for each in far_cases(in_layouts, 0)]
+    assert all(each.far and each.layout == DRAWN[0] and each.heads == 2 for each in strided)
     (case, _) = far_cases(plain, 0)
     assert case.problem.far and case.problem.layout.is_dense
     smaller = list(simpler(case, Builds((in_layouts, plain))))
     rebuilt = [each.problem for each in smaller if each.problem.dtype == "float16"]
-    assert rebuilt and not any(problem.far for problem in rebuilt if not problem.layout.is_dense)
-    assert any(not problem.layout.is_dense for problem in rebuilt)
+    assert any(problem.far and not problem.layout.is_dense for problem in rebuilt)
 
 
 @pytest.mark.parametrize("layout", DRAWN, ids=str)

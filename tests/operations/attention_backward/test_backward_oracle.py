@@ -59,6 +59,12 @@ TINY = {
         dropout=0.25,
         mask="causal",
     ),
+    "rows of V longer, grouped": BackwardProblem(
+        heads=4, kv_heads=2, q_len=3, kv_len=4, head_dim=2, v_head_dim=5, mask="causal", sinks=True, bias="heads,kv_len"
+    ),
+    "rows of V shorter, weights drop out": BackwardProblem(
+        heads=2, q_len=3, kv_len=5, head_dim=4, v_head_dim=1, dropout=0.4
+    ),
     "one head of keys, scaled": BackwardProblem(heads=3, kv_heads=1, q_len=2, kv_len=3, head_dim=3, scale=-0.7),
 }
 

@@ -12,6 +12,8 @@ import pytest
 import harness
 from harness import UnsupportedProblem, UsageError
 from harness.cli import main
+from harness.model.operation import draw_inputs
+from harness.operations.attention_backward.problem import BackwardProblem
 from harness.studies.run.python_arrays import as_numpy, layout_of
 from harness.support.errors import ProblemError
 
@@ -65,6 +67,25 @@ def test_strides_reach_the_kernel_only_if_asked():
         UnsupportedProblem, match="row-wise-cupy does not support this problem: it does not support layout"
     ):
         harness.run("row-wise-cupy", **apart, layout="given", **EMULATED)
+
+
+def test_gradients_take_the_strides_of_their_inputs():
+    problem = BackwardProblem(heads=2, q_len=5, kv_len=7, head_dim=8, v_head_dim=12)
+    drawn = {name.lower(): array for name, array in draw_inputs(problem, "normal", 0).items()}
+    apart = {
+        name: array
+        if name in ("lse", "do")
+        else np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+        for name, array in drawn.items()
+    }
+    options = {"operation": "attention-backward", **EMULATED}
+    copied, lying = (
+        harness.run("bwd-fa2-ordered-cupy", **apart, layout=layout, **options) for layout in (None, "given")
+    )
+    placed = {tensor.name: tensor.strides[1:] for tensor in lying.result.problem.tensors}
+    assert placed["O"] == (12, 24, 1) and placed["dO"] == (60, 12, 1) and placed["dV"] == (12, 24, 1)
+    assert lying.passed
+    assert all(np.array_equal(copied.outputs[name], lying.outputs[name]) for name in ("dQ", "dK", "dV"))
 
 
 @pytest.mark.compiles(False)

@@ -14,7 +14,7 @@ from numba import cuda, float32, int32
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
-from variants._tiles.numba_backward import numba_backward
+from variants._tiles.numba_backward import RowsInMemory, numba_backward
 from variants._tiles.numba_tile_copies import copies
 from variants._tiles.numba_tiles import (
     ONE,
@@ -33,7 +33,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
     """The kernels `bwd_fa1_initialise`, `bwd_fa1` and `bwd_fa1_round`; the tile is turned: Br keys, Bc rows."""
     D = head_dim
     load_tile, _ = copies(D, dtype)
-    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features)
+    tiles, backward = numba_tiles(D, tile, features), numba_backward(RowsInMemory(D, D, dtype), tile, features)
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     zero_rows, round_rows, row_dots = backward.zero_rows, backward.round_rows, backward.row_dots

@@ -1,20 +1,21 @@
 // FlashAttention-2, backward pass: Dao 2023, arXiv 2307.08691, algorithm 2. Line numbers are the paper's. What is loaded,
-// multiplied and reduced is in _tiles/tiles.cuh, backward.cuh and copies.cuh; Limits, TileOrder and Sequences (here mirrored:
-// which rows see a key), Scores and Dropout, types that the plan chooses, are in _features/, and DBias in _tiles/bias_gradient.cuh. The Numba twin is
-// numba_kernel.py.
+// multiplied and reduced is in _tiles/tiles.cuh, backward.cuh, copies.cuh and strided_tiles.cuh; Limits, TileOrder and Sequences
+// (here mirrored: which rows see a key), Scores, Dropout, Layout and GradientLayout, types that the plan chooses, are in
+// _features/, and DBias in _tiles/bias_gradient.cuh. The Numba twin is numba_kernel.py.
 //
 // Many blocks add to dQ in memory at the same time, in float32; bwd_fa2_round then writes it as elements are stored.
 
 // Line 3: dQ = 0, and that of the bias. Line 4: D = rowsum(dO o O).
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_prepare(
     const stored *__restrict__ O, const stored *__restrict__ dO, float *__restrict__ delta, float *__restrict__ dQ,
-    int q_len, DBias dbias)
+    int q_len, DBias dbias, Layout layout, GradientLayout gradients)
 {
     const int first_row = blockIdx.x * ROWS, rows = min(ROWS, q_len - first_row);
     const size_t first_stat = head_index() * q_len + first_row;
     dbias.zero();
     zero_rows(dQ + first_stat * D, rows);
-    row_dots_in_memory(delta + first_stat, dO + first_stat * D, O + first_stat * D, rows);
+    row_dots_in_memory(delta + first_stat, gradients.O_rows(dO, first_stat, blockIdx.z, blockIdx.y, first_row),
+                       layout.O_rows(O, first_stat, blockIdx.z, blockIdx.y, first_row), rows);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
@@ -22,11 +23,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
     float *__restrict__ dQ, stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group,
     float tau, float score_tau, Limits limits, TileOrder order, Scores scores, Dropout dropout, DBias dbias,
-    Sequences sequences)
+    Sequences sequences, Layout layout, GradientLayout gradients)
 {
     extern __shared__ __align__(16) float K_tile[];
-    float *const V_tile = K_tile + KEYS * LD, *const Q_tile = V_tile + KEYS * LD, *const dO_tile = Q_tile + ROWS * LD;
-    float *const P_tile = dO_tile + ROWS * LD, *const dS_tile = P_tile + P_ROWS * LP;
+    float *const V_tile = K_tile + KEYS * LD, *const Q_tile = V_tile + KEYS * LDV, *const dO_tile = Q_tile + ROWS * LD;
+    float *const P_tile = dO_tile + ROWS * max(LD, LDV), *const dS_tile = P_tile + P_ROWS * LP;
     float *const lse_tile = dS_tile + P_ROWS * LP, *const delta_tile = lse_tile + ROWS;
 
     // Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most
@@ -37,7 +38,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     const RowBlock block = own_keys_across(own);
     const int keys = block.rows;
     const unsigned kv_head = own.number(blockIdx.z * gridDim.x + blockIdx.x, blockIdx.x);
-    const size_t first_kv = (size_t)kv_head * kv_len + own.row(block.first_row);
+    const int first_key = own.row(block.first_row);
+    const size_t first_kv = (size_t)kv_head * kv_len + first_key;
     const auto seeing = rows_seeing(limits, block, own_rows, own_keys);
 
     const auto tiles = order.of_block(block, seeing.start_row, seeing.end_row, own_keys, own_rows);
@@ -45,14 +47,15 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
 
     // Line 6: load K_j, V_j, if any row sees one of the keys. Line 9 for the first tile: load Q_i.
     if (first_tile.exists()) {
-        load_tile<KEYS>(K_tile, K + first_kv * D, keys);
-        load_tile<KEYS>(V_tile, V + first_kv * D, keys);
-        const size_t first_q = (size_t)kv_head * group * q_len + own.key(first_tile.first_key);
-        copy_tile<ROWS>(Q_tile, Q + first_q * D, min(ROWS, own_rows - first_tile.first_key));
+        load_tile<KEYS>(K_tile, layout.K_rows(K, first_kv, own.batch, blockIdx.x, first_key), keys);
+        load_tile<KEYS, DV>(V_tile, layout.V_rows(V, first_kv, own.batch, blockIdx.x, first_key), keys);
+        const int row = own.key(first_tile.first_key);
+        copy_tile<ROWS>(Q_tile, layout.Q_rows(Q, (size_t)kv_head * group * q_len + row, own.batch, blockIdx.x * group, row),
+                        min(ROWS, own_rows - first_tile.first_key));
     }
 
     // Line 7: dK_j = 0, dV_j = 0, on chip.
-    float dK_acc[TM][TD] = {}, dV_acc[TM][TD] = {};
+    float dK_acc[TM][TK] = {}, dV_acc[TM][TD] = {};
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all `group` heads that share K_j and V_j.
     for (int member = 0; member < group; ++member) {
@@ -66,7 +69,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
 
             // Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
             __syncthreads();
-            copy_tile<ROWS>(dO_tile, dO + (first_q + first_row) * D, rows);
+            copy_tile<ROWS, DV>(dO_tile, gradients.O_rows(dO, first_q + first_row, own.batch, head, own.key(first_row)), rows);
             load_statistics<ROWS>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row, rows);
             const auto pairs = tiles.pairs<THREADS>(tile, rows);  // of listed tiles; else nothing
             wait_for_copies();
@@ -81,18 +84,20 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
             const auto seen = seeing.in_tile(first_row, rows, pairs);
             add_P_V(dV_acc, P_tile, dO_tile, rows, seen);
-            add_P_V(dK_acc, dS_tile, Q_tile, rows, seen);
+            add_P_V<D>(dK_acc, dS_tile, Q_tile, rows, seen);
 
             // Line 15: dQ_i = dQ_i + tau dS K_j in memory, gathered where dO_i was and added as one run; other blocks add
             // to it at the same time. Meanwhile the next Q_i is copied, of this head or the next one.
-            float dQ_part[TQ][TD];
+            float dQ_part[TQ][TK];
             multiply_dS_K(dQ_part, dS_tile, K_tile, seeing, seen, keys, first_row, rows);
             __syncthreads();
             const bool of_next_head = !next.exists();
             if (!of_next_head || member + 1 < group) {
                 const size_t next_head = first_q + (of_next_head ? q_len : 0);
                 const int next_row = of_next_head ? first_tile.first_key : next.first_key;
-                copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, own_rows - next_row));
+                copy_tile<ROWS>(
+                    Q_tile, layout.Q_rows(Q, next_head + next_row, own.batch, head + of_next_head, own.key(next_row)),
+                    min(ROWS, own_rows - next_row));
             }
             gather_dQ(dO_tile, dQ_part, tau);
             __syncthreads();
@@ -105,14 +110,16 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     }
 
     // Line 18: write dK_j, dV_j.
-    store_dK_dV(dK + first_kv * D, dV + first_kv * D, K_tile, V_tile, dK_acc, dV_acc, tau, dropout.factor(), keys);
+    store_dK_dV(gradients.K_rows(dK, first_kv, own.batch, blockIdx.x, first_key),
+                gradients.V_rows(dV, first_kv, own.batch, blockIdx.x, first_key), K_tile, V_tile, dK_acc, dV_acc, tau,
+                dropout.factor(), keys);
 }
 
 // Line 20: return dQ, as elements are stored.
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_round(
-    const float *__restrict__ dQ_running, stored *__restrict__ dQ, int q_len)
+    const float *__restrict__ dQ_running, stored *__restrict__ dQ, int q_len, GradientLayout gradients)
 {
     const int first_row = blockIdx.x * ROWS, rows = min(ROWS, q_len - first_row);
-    const size_t first_element = (head_index() * q_len + first_row) * D;
-    round_rows(dQ + first_element, dQ_running + first_element, rows);
+    const size_t first = head_index() * q_len + first_row;
+    round_rows(gradients.Q_rows(dQ, first, blockIdx.z, blockIdx.y, first_row), dQ_running + first * D, rows);
 }

@@ -13,30 +13,35 @@ from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
-from variants._tiles.numba_backward import load_statistics, numba_backward
-from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
+from variants._tiles.numba_backward import RowsInMemory, load_statistics, numba_backward
+from variants._tiles.numba_copies import wait_for_copies
 from variants._tiles.numba_shared import shared_tile
-from variants._tiles.numba_tile_copies import copies
-from variants._tiles.numba_tiles import THREADS, ZERO, batch_index, block_index, head_index, numba_tiles, thread_index
+from variants._tiles.numba_strided_tiles import layout_copies, layout_copy_tile
+from variants._tiles.numba_tiles import THREADS, ZERO, batch_index, block_index, head_index, thread_index
 
 
 @functools.cache
 def bwd_fa2_kernels(
-    head_dim: int, tile: Tile, dtype: str, blocks_per_sm: int, features: NumbaFeatures, bias: str
+    rows_in_memory: RowsInMemory, tile: Tile, blocks_per_sm: int, features: NumbaFeatures, bias: str
 ) -> SimpleNamespace:
     """The kernels `bwd_fa2_prepare`, `bwd_fa2` and `bwd_fa2_round`; the tile is turned: Br keys, Bc rows.
 
     At least `blocks_per_sm` blocks share a multiprocessor. `bias`: as for `numba_bias_gradient`.
     """
-    D = head_dim
-    load_tile, _ = copies(D, dtype)
-    copy_tile = copy_tile_of(D, tile.Bc, dtype)
-    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features, bias)
+    D, DV, dtype, aligned = rows_in_memory
+    load_tile, _ = layout_copies(D, dtype, aligned)
+    load_V_tile, _ = layout_copies(DV, dtype, aligned)
+    copy_tile, copy_dO = (layout_copy_tile(width, tile.Bc, dtype, aligned) for width in (D, DV))
+    backward = numba_backward(rows_in_memory, tile, features, bias)
+    tiles, tiles_of_V = backward.tiles, backward.tiles_of_V
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
-    TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    K_place, V_place = shared_tile(0, KEYS, LD), shared_tile(KEYS * LD, KEYS, LD)
-    Q_place, dO_place = shared_tile(2 * KEYS * LD, ROWS, LD), shared_tile((2 * KEYS + ROWS) * LD, ROWS, LD)
-    weights = 2 * (KEYS + ROWS) * LD
+    TM, TD, TD_of_V, P_ROWS = tiles.TM, tiles.TD, tiles_of_V.TD, tiles.P_ROWS
+    LD, LDV, LP = tiles.LD, tiles_of_V.LD, tiles.LP
+    K_place, V_place = shared_tile(0, KEYS, LD), shared_tile(KEYS * LD, KEYS, LDV)
+    Q_first = KEYS * (LD + LDV)
+    dO_first = Q_first + ROWS * LD
+    Q_place, dO_place = shared_tile(Q_first, ROWS, LD), shared_tile(dO_first, ROWS, LDV)
+    dQ_place, weights = shared_tile(dO_first, ROWS, LD), dO_first + ROWS * max(LD, LDV)
     P_place, dS_place = shared_tile(weights, P_ROWS, LP), shared_tile(weights + P_ROWS * LP, P_ROWS, LP)
     statistics_place = shared_tile(weights + 2 * P_ROWS * LP, 2, ROWS)
     zero_rows, round_rows, row_dots_in_memory = backward.zero_rows, backward.round_rows, backward.row_dots_in_memory
@@ -47,29 +52,31 @@ def bwd_fa2_kernels(
     first_of, tile_after, exists, pairs_of = order_.first, order_.after, order_.exists, order_.pairs
     weights_and_gradients, multiply_dS_K = backward.weights_and_gradients, backward.multiply_dS_K
     gather_dQ, store_dK_dV = backward.gather_dQ, backward.store_dK_dV
-    add_P_V, dropout_of_head, factor = tiles.add_P_V, features.dropout.of_head, features.dropout.factor
+    add_P_dO, add_dS_Q = tiles_of_V.add_P_V, tiles.add_P_V
+    dropout_of_head, factor = features.dropout.of_head, features.dropout.factor
     score_of_head, dbias_of_head, zero_dbias = features.scores.of_head, backward.dbias.of_head, backward.dbias.zero
 
     # Line 3: dQ = 0, and that of the bias. Line 4: D = rowsum(dO o O).
     @cuda.jit
-    def bwd_fa2_prepare(O, dO, delta, dQ, q_len, dbias):
+    def bwd_fa2_prepare(O, dO, delta, dQ, q_len, dbias, layout, gradients):
         batch, head, first_row = batch_index(), head_index(), block_index() * ROWS
         rows = min(ROWS, q_len - first_row)
         zero_dbias(dbias)
         zero_rows(dQ[batch, head], first_row, rows)
         row_dots_in_memory(delta[batch, head], dO[batch, head], O[batch, head], first_row, rows)
 
+    # Of `layout` and `gradients` there is nothing to ask: arrays know their strides.
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
     def bwd_fa2(
         Q, K, V, dO, lse, delta, dQ, dK, dV, q_len, kv_len, group, tau, score_tau, limits, order, scores,
-        dropout, dbias, sequences,
+        dropout, dbias, sequences, layout, gradients,
     ):  # fmt: skip
-        K_tile, V_tile, Q_tile, dO_tile = K_place(), V_place(), Q_place(), dO_place()
+        K_tile, V_tile, Q_tile, dO_tile, dQ_tile = K_place(), V_place(), Q_place(), dO_place(), dQ_place()
         P_tile, dS_tile = P_place(), dS_place()
         statistics = statistics_place()
         lse_tile, delta_tile = statistics[0], statistics[1]
         dK_acc = cuda.local.array((TM, TD), float32)
-        dV_acc = cuda.local.array((TM, TD), float32)
+        dV_acc = cuda.local.array((TM, TD_of_V), float32)
         dQ_part = cuda.local.array((TQ, TD), float32)
         bounds = cuda.local.array((2, TM), int32)
 
@@ -89,7 +96,7 @@ def bwd_fa2_kernels(
         # Line 6: load K_j, V_j, if any row sees one of the keys. Line 9 for the first tile: load Q_i.
         if exists(first_tile):
             load_tile(K_tile, KEYS, K[batch, kv_head], first_key, keys)
-            load_tile(V_tile, KEYS, V[batch, kv_head], first_key, keys)
+            load_V_tile(V_tile, KEYS, V[batch, kv_head], first_key, keys)
             start_row = first_tile.first_key
             copy_tile(Q_tile, Q[batch, kv_head * group], row_in_Q(own, start_row), min(ROWS, own_rows - start_row))
 
@@ -97,6 +104,7 @@ def bwd_fa2_kernels(
         for i in range(TM):
             for j in range(TD):
                 dK_acc[i, j] = ZERO
+            for j in range(TD_of_V):
                 dV_acc[i, j] = ZERO
 
         # Line 8: for all Q_i with a row that sees some key of the tile, of all `group` heads that share K_j and V_j.
@@ -114,7 +122,7 @@ def bwd_fa2_kernels(
                 # Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
                 rows, row_in_head = min(ROWS, own_rows - first_row), row_in_Q(own, first_row)
                 cuda.syncthreads()
-                copy_tile(dO_tile, dO_head, row_in_head, rows)
+                copy_dO(dO_tile, dO_head, row_in_head, rows)
                 load_statistics(lse_tile, delta_tile, ROWS, lse_head, delta_head, row_in_head, rows)
                 pairs = pairs_of(tiles, tile, rows)  # of listed tiles; else nothing
                 wait_for_copies()
@@ -130,8 +138,8 @@ def bwd_fa2_kernels(
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
                 seen = in_tile(bounds, seeing, pairs, first_row, rows)
-                add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
-                add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
+                add_P_dO(dV_acc, P_tile, dO_tile, rows, seen)
+                add_dS_Q(dK_acc, dS_tile, Q_tile, rows, seen)
 
                 # Line 15: dQ_i = dQ_i + tau dS K_j in memory, gathered where dO_i was and added as one run; other
                 # blocks add to it at the same time. Meanwhile the next Q_i is copied, of this head or the next one.
@@ -142,12 +150,12 @@ def bwd_fa2_kernels(
                     next_head = head + 1 if of_next_head else head
                     next_row = first_tile.first_key if of_next_head else next.first_key
                     copy_tile(Q_tile, Q[batch, next_head], row_in_Q(own, next_row), min(ROWS, own_rows - next_row))
-                gather_dQ(dO_tile, dQ_part, tau)
+                gather_dQ(dQ_tile, dQ_part, tau)
                 cuda.syncthreads()
                 for start in range(0, rows * D, THREADS):
                     e = start + thread_index()
                     if e < rows * D:
-                        cuda.atomic.add(dQ_head, (row_in_head + e // D, e % D), dO_tile[e // D, e % D])
+                        cuda.atomic.add(dQ_head, (row_in_head + e // D, e % D), dQ_tile[e // D, e % D])
 
         # Line 18: write dK_j, dV_j.
         dK_head, dV_head = dK[batch, kv_head], dV[batch, kv_head]
@@ -155,7 +163,7 @@ def bwd_fa2_kernels(
 
     # Line 20: return dQ, as elements are stored.
     @cuda.jit
-    def bwd_fa2_round(dQ_running, dQ, q_len):
+    def bwd_fa2_round(dQ_running, dQ, q_len, gradients):
         batch, head, first_row = batch_index(), head_index(), block_index() * ROWS
         round_rows(dQ[batch, head], dQ_running[batch, head], first_row, min(ROWS, q_len - first_row))
 

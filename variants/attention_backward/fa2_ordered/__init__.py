@@ -15,7 +15,8 @@ K_j and V_j are not read if no row sees a key of the tile. If the mask is not a 
 see each key, 8 N_k per K/V head, and `of rows` which keys each row sees, 8 N_q. With unpadded sequences, each of a
 block's 4 warps reads where its own begins and ends, in both. If what a row sees is no run of keys (masks of blocks,
 FlashMask), two launches list the tiles of rows that each K_j meets and the tiles of keys that each Q_i meets, and J_i
-leaves out the others (_tiles/visits.py). Every copy is a run of consecutive elements (see _tiles/sectors.py).
+leaves out the others (_tiles/visits.py). Every copy is a run of consecutive elements (see _tiles/sectors.py), or rows a
+stride apart in a layout.
 
 Of score terms, each warp of a block reads ALiBi's slope, and a block the bias of each score that a row sees. Where
 there is a bias, a launch whose blocks own tiles of dbias reads what `of rows` does once more, Q_i, dO_i, L and D for
@@ -31,7 +32,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import arguments, has_spans, sequence_extents, start_bytes, term_bytes
+from variants._features import Feature, arguments, has_spans, sequence_extents, start_bytes, term_bytes
 from variants._tiles import BLOCK, WARPS, Tile, blocks, grid, unsupported
 from variants._tiles.backward import (
     BACKWARD,
@@ -57,6 +58,7 @@ from variants._tiles.bias_gradient import (
 from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels
 from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.sectors import Integers
 from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 from variants._tiles.space import P_floats, rows_floats
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
@@ -65,16 +67,17 @@ from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_list
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that compute D, then dK and dV, dQ, and the gradients of a bias and of sinks, and list tiles."""
-    from variants._tiles.rawkernel import tiles_kernel
+    from variants._tiles.rawkernel import STRIDED, tiles_kernel
 
+    headers = BACKWARD if problem.layout.is_dense else (*BACKWARD, *STRIDED)
     bias = bias_elsewhere(problem)
     of_scores = features.scores(problem), features.dropout(problem), bias
-    chosen = (features.limits(problem), *of_scores, features.sequences(problem))
+    chosen = (features.limits(problem), *of_scores, features.sequences(problem), *of_layouts(problem))
 
     def kernel(name: str, owns_keys: bool, file: str = "kernel.cu") -> Any:
         folder, name = "attention_backward/fa2_ordered", f"bwd_fa2_ordered_{name}"
         order, sides = tile_order(problem, tile, owns_keys), turned(tile) if owns_keys else tile
-        return tiles_kernel(folder, name, problem, sides, (*chosen, order), headers=BACKWARD, file=file)
+        return tiles_kernel(folder, name, problem, sides, (*chosen, order), headers=headers, file=file)
 
     of_bias = () if problem.bias is None else (kernel("of_bias", False, "of_bias.cu"),)
     kernels = kernel("prepare", True), kernel("of_keys", True), kernel("of_rows", False)
@@ -84,30 +87,48 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels that compute D, then dK and dV, dQ, and the gradients of a bias and of sinks, and list tiles."""
+    from variants._tiles.numba_backward import RowsInMemory
     from variants.attention_backward.fa2_ordered.numba_kernel import bwd_fa2_of_keys, bwd_fa2_of_rows
     from variants.attention_backward.fa2_ordered.numba_of_bias import bwd_fa2_of_bias
 
-    head_dim, dtype = problem.head_dim, problem.dtype
+    rows = RowsInMemory(problem.head_dim, problem.v_width, problem.dtype, features.rows_aligned_to(problem))
     owning_keys = features.in_numba(problem, tile.Bc, tile.Br, rule=numba_rule(problem, tile, mirrored=True))
     owning_rows = features.in_numba(problem, tile.Br, tile.Bc, rule=numba_rule(problem, tile))
     bias = numba_kind(problem, added=False)
-    prepare, of_keys = bwd_fa2_of_keys(head_dim, turned(tile), dtype, owning_keys, bias)
-    of_rows = bwd_fa2_of_rows(head_dim, tile, dtype, owning_rows, bias)
-    of_bias = () if problem.bias is None else (bwd_fa2_of_bias(head_dim, tile, dtype, owning_rows),)
+    prepare, of_keys = bwd_fa2_of_keys(rows, turned(tile), owning_keys, bias)
+    of_rows = bwd_fa2_of_rows(rows, tile, owning_rows, bias)
+    of_bias = () if problem.bias is None else (bwd_fa2_of_bias(rows, tile, owning_rows),)
     listing = *numba_listing(problem, tile, mirrored=True), *numba_listing(problem, tile)[:1]
     return prepare, of_keys, of_rows, *of_bias, *numba_sink_kernels(problem), *listing
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.ALL_SCORE_FEATURES, features.VARLEN_FEATURE)
+TAKES = (
+    *features.SPAN_FEATURES,
+    *LISTED_FEATURES,
+    *features.ALL_SCORE_FEATURES,
+    features.LAYOUT_FEATURE,
+    features.VARLEN_FEATURE,
+    features.V_WIDTH_FEATURE,
+)
+
+
+def of_layouts(problem: Problem) -> tuple[Feature, Feature]:
+    """Where the rows of tensors and of their gradients lie, the last parameters of kernels."""
+    return features.layout(problem), features.gradient_layout(problem)
+
+
+def tile_of(problem: Problem) -> Tile:
+    """The tile of a problem unless another one is asked for, that of its longest rows."""
+    return default_backward_tile(max(problem.head_dim, problem.v_width))
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Three launches, one more each for a bias and for sinks; `tile` is `default_backward_tile` unless given.
+    """Three launches, one more each for a bias and for sinks; `tile` is `tile_of(problem)` unless given.
 
     Where a row sees no run of keys, tiles of rows and of keys are listed before these.
     """
-    p, tile = problem, tile or default_backward_tile(problem.head_dim)
+    p, tile = problem, tile or tile_of(problem)
     prepare, of_keys, of_rows, *others = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     inputs, scores = ("Q", "K", "V", "dO", "lse", "D"), features.scores(p)
@@ -115,17 +136,17 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     of_sinks, listing = others[: p.sinks], others[p.sinks :]
     schedule = BackwardSchedule(p, tile)
     row_tiles, key_tiles = Visits(schedule, mirrored=True), Visits(schedule)
-    mirrored = arguments(
-        (features.mirrored_limits(p), tile_order(p, tile, mirrored=True), scores, features.mirrored_sequences(p))
-    )
+    of_mask = features.mirrored_limits(p), tile_order(p, tile, mirrored=True)
+    mirrored = arguments((*of_mask, scores, features.mirrored_sequences(p), *of_layouts(p)))
     of_keys_args = (*inputs, "dK", "dV", *sizes(p), score_tau(p), *mirrored)
-    of_types = arguments((features.limits(p), tile_order(p, tile), scores, features.sequences(p)))
+    of_types = arguments((features.limits(p), tile_order(p, tile), scores, features.sequences(p), *of_layouts(p)))
+    prepare_args = ("O", "dO", "D", np.int32(p.q_len), *arguments(of_layouts(p)))
     of_rows_args = (*inputs, "dQ", *sizes(p), score_tau(p), *of_types)
     return Plan(
         launches=(
             *row_tiles.launches(listing[:-1]),
             *key_tiles.launches(listing[-1:]),
-            Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", np.int32(p.q_len))),
+            Launch(prepare, row_blocks, BLOCK, prepare_args),
             Launch(of_keys, key_grid_across(p, tile), BLOCK, of_keys_args),
             Launch(of_rows, grid_across(p, blocks(sequence_extents(p)[1], tile.Br)), BLOCK, of_rows_args),
             *bias_launches(p, of_bias, tile),
@@ -145,10 +166,8 @@ def bias_launches(problem: Problem, kernels: Sequence[Any], tile: Tile) -> tuple
     """The launch of the kernel that computes dbias, if there is one."""
     p = problem
     counts = map(np.int32, (p.batch, p.heads, p.q_len, p.kv_len, p.group))
-    strides, of_types = (
-        map(np.int32, p.bias_strides),
-        arguments((features.limits(p), tile_order(p, tile), features.scores(p))),
-    )
+    strides = map(np.int32, p.bias_strides)
+    of_types = arguments((features.limits(p), tile_order(p, tile), features.scores(p), *of_layouts(p)))
     args = ("Q", "K", "V", "dO", "lse", "D", "dbias", *counts, score_tau(p), *strides, *of_types)
     return tuple(Launch(kernel, bias_grid(p, tile), BLOCK, args) for kernel in kernels)
 
@@ -162,8 +181,8 @@ def bias_traffic(schedule: BackwardSchedule) -> tuple[int, int]:
     # A row block is loaded by each block that has some of the keys that its rows see.
     by_keys, visits = "kv_len" in p.bias, Visits(s)
     loads = s.visits if by_keys else np.minimum(s.visits, 1)
-    read_bytes = int(s.limit_bytes().sum()) * key_blocks + int((loads * 2 * (s.Q_bytes + s.stat_bytes)).sum())
-    read_bytes += 2 * int((s.key_visits * s.key_tile_bytes()).sum())
+    read_bytes = int(s.limit_bytes().sum()) * key_blocks + int((loads * bytes_per_row_block(s)).sum())
+    read_bytes += int((s.key_visits * s.key_and_value_bytes).sum())
     read_bytes += term_bytes(p, WARPS * p.batch * p.heads * key_blocks * row_blocks)
     # Of listed tiles a block reads those of all keys.
     alike = p.batch * p.heads // len(s.visits)
@@ -176,9 +195,9 @@ def bias_traffic(schedule: BackwardSchedule) -> tuple[int, int]:
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    p, tile = problem, tile or default_backward_tile(problem.head_dim)
+    p, tile = problem, tile or tile_of(problem)
     s, of_sequences = BackwardSchedule(p, tile), backward_schedules(p, tile)
-    prepared = 2 * int(s.Q_bytes.sum()), int(s.stat_bytes.sum())
+    prepared = int((s.row_bytes("O") + s.row_bytes("dO")).sum()), int(s.stat_bytes.sum())
     sequences, rows = sequence_extents(p)
     with_rows = p.heads * sum(len(each.first_rows) for each in of_sequences)
     starts = start_bytes(p, WARPS, p.heads * sequences * blocks(rows, tile.Br), with_rows)
@@ -191,33 +210,38 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 def _of_sequence(schedule: BackwardSchedule) -> tuple[int, int]:
     """Bytes that both kernels with tiles of a schedule read and write, without lists and where sequences begin."""
     s, p = schedule, schedule.problem
-    per_row_block = 2 * (s.Q_bytes + s.stat_bytes)
-    read_bytes = (s.visits * per_row_block).sum() + 2 * s.seen_K_bytes.sum()
-    read_bytes += per_row_block.sum() + 2 * (s.key_visits * s.key_tile_bytes()).sum()
+    read_bytes = (s.visits * bytes_per_row_block(s)).sum() + s.seen_K_and_V_bytes.sum()
+    read_bytes += bytes_per_row_block(s).sum() + (s.key_visits * s.key_and_value_bytes).sum()
     read_bytes += s.key_limit_bytes.sum() + s.limit_bytes().sum()
     read_bytes += s.term_bytes + term_bytes(p, WARPS * s.owners)
-    return int(read_bytes), int(2 * s.K_bytes.sum() + s.Q_bytes.sum())
+    return int(read_bytes), int(s.dK_and_dV_bytes + s.row_bytes("dQ").sum())
 
 
-def shared_floats(head_dim: int, tile: Tile) -> int:
+def bytes_per_row_block(schedule: BackwardSchedule) -> Integers:
+    """(S, T_r): bytes of Q_i, dO_i, L_i and D_i of every query head once."""
+    return schedule.row_bytes("Q") + schedule.row_bytes("dO") + 2 * schedule.stat_bytes
+
+
+def shared_floats(problem: Problem, tile: Tile) -> int:
     """Shared memory of a block in floats, in whichever of the launches that compute dK and dV, or dQ, needs more."""
-    of_rows = rows_floats(2 * tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile) + 2 * tile.Br
-    return max(owning_keys_floats(head_dim, tile), of_rows)
+    of_tiles = sum(rows_floats(tile.Br + tile.Bc, width) for width in (problem.head_dim, problem.v_width))
+    of_rows = of_tiles + P_floats(tile) + 2 * tile.Br
+    return max(owning_keys_floats(problem.head_dim, tile, problem.v_width), of_rows)
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
-    """What may be chosen, `default_backward_tile(head_dim)` first."""
-    default = default_backward_tile(problem.head_dim)
+    """What may be chosen, `tile_of(problem)` first."""
 
-    def floats(head_dim: int, tile: Tile) -> int:
-        return shared_floats(head_dim, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
+    def floats(_: int, tile: Tile) -> int:
+        return shared_floats(problem, tile) + noted_bytes(problem, tile) // FLOAT32_BYTES
 
-    return backward_tiles(problem.head_dim, default, floats, has_spans(problem))
+    longest_row = max(problem.head_dim, problem.v_width)
+    return backward_tiles(longest_row, tile_of(problem), floats, has_spans(problem))
 
 
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
-    tile = default_backward_tile(problem.head_dim)
+    tile = tile_of(problem)
     rows, keys = sequence_extents(problem)[1], features.mirrored_sequence_extents(problem)[1]
     return unsupported(problem) or beyond_y(q_len=(rows, tile.Br), kv_len=(keys, tile.Bc))
 

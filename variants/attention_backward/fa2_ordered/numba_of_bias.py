@@ -14,19 +14,21 @@ from numba import cuda, float32, int32
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
-from variants._tiles.numba_backward import load_statistics, numba_backward
+from variants._tiles.numba_backward import RowsInMemory, load_statistics, numba_backward
 from variants._tiles.numba_bias_gradient import ELSEWHERE
-from variants._tiles.numba_tile_copies import copies
-from variants._tiles.numba_tiles import MASK, ZERO, numba_tiles, thread_index
+from variants._tiles.numba_strided_tiles import layout_copies
+from variants._tiles.numba_tiles import MASK, ZERO, thread_index
 
 
 @functools.cache
-def bwd_fa2_of_bias(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures) -> Any:
+def bwd_fa2_of_bias(in_memory: RowsInMemory, tile: Tile, features: NumbaFeatures) -> Any:
     """The kernel for these compile-time parameters."""
-    D, BR, BC = head_dim, tile.Br, tile.Bc
-    load_tile, _ = copies(D, dtype)
-    tiles, limits_of_block = numba_tiles(D, tile, features), features.limits.of_block
-    row_gradients = numba_backward(D, tile, dtype, features, ELSEWHERE).row_gradients
+    BR, BC = tile.Br, tile.Bc
+    load_tile, _ = layout_copies(in_memory.D, in_memory.dtype, in_memory.aligned)
+    load_V_tile, _ = layout_copies(in_memory.DV, in_memory.dtype, in_memory.aligned)
+    backward = numba_backward(in_memory, tile, features, ELSEWHERE)
+    tiles, limits_of_block, row_gradients = backward.tiles, features.limits.of_block, backward.row_gradients
+    LDV, multiply_dO_Vt = backward.tiles_of_V.LD, backward.tiles_of_V.multiply_Q_Kt
     TM, TN, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, has_row = tiles.row_of, tiles.key_of, tiles.has_row
     order_, tiles_of_block = features.order, features.order.of_block
@@ -37,12 +39,12 @@ def bwd_fa2_of_bias(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
     @cuda.jit
     def bwd_fa2_ordered_of_bias(
         Q, K, V, dO, lse, delta, dbias, batch, heads, q_len, kv_len, group, score_tau, head_stride, row_stride,
-        key_stride, limits, order, scores,
+        key_stride, limits, order, scores, layout, gradients,
     ):  # fmt: skip
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
-        dO_tile = cuda.shared.array((BR, LD), float32, alignment=16)
+        dO_tile = cuda.shared.array((BR, LDV), float32, alignment=16)
         K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
-        V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
+        V_tile = cuda.shared.array((BC, LDV), float32, alignment=16)
         dS_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         lse_tile = cuda.shared.array(BR, float32)
         delta_tile = cuda.shared.array(BR, float32)
@@ -82,18 +84,18 @@ def bwd_fa2_of_bias(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                             cuda.syncthreads()
                             if not is_loaded:
                                 load_tile(Q_tile, BR, Q[b, head], first_row, rows)
-                                load_tile(dO_tile, BR, dO[b, head], first_row, rows)
+                                load_V_tile(dO_tile, BR, dO[b, head], first_row, rows)
                                 load_statistics(lse_tile, delta_tile, BR, lse[b, head], delta[b, head], first_row, rows)
                                 is_loaded = True
                             load_tile(K_tile, BC, K_head, first_key, keys)
-                            load_tile(V_tile, BC, V_head, first_key, keys)
+                            load_V_tile(V_tile, BC, V_head, first_key, keys)
                             pairs = pairs_of(tiles, tile, keys)  # of listed tiles; else nothing
                             cuda.syncthreads()
 
                             # Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
                             # dS = P o (dP - D_i).
                             multiply_Q_Kt(S, Q_tile, K_tile)
-                            multiply_Q_Kt(dP, dO_tile, V_tile)
+                            multiply_dO_Vt(dP, dO_tile, V_tile)
                             seen_here = seen_in_tile(bounds, seen, pairs, first_row, first_key, keys)
                             row_gradients(
                                 S, dP, lse_tile, delta_tile, score_tau, score, seen_here, first_row, rows, first_key

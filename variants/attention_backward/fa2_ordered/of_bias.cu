@@ -8,9 +8,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_bias(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
     float *__restrict__ dbias, int batch, int heads, int q_len, int kv_len, int group, float score_tau, int head_stride,
-    int row_stride, int key_stride, Limits limits, TileOrder order, Scores scores)
+    int row_stride, int key_stride, Limits limits, TileOrder order, Scores scores, Layout layout, GradientLayout gradients)
 {
-    __shared__ __align__(16) float Q_tile[BR * LD], dO_tile[BR * LD], K_tile[BC * LD], V_tile[BC * LD];
+    __shared__ __align__(16) float Q_tile[BR * LD], dO_tile[BR * LDV], K_tile[BC * LD], V_tile[BC * LDV];
     __shared__ __align__(16) float dS_tile[P_ROWS * LP], lse_tile[BR], delta_tile[BR];
 
     const int own_head = blockIdx.z, own_row = blockIdx.y * BR, own_key = blockIdx.x * BC;
@@ -41,21 +41,21 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_bias(
                     if (first_key < start_key || stop_key <= first_key) continue;  // listed tiles are those of all keys
                     __syncthreads();
                     if (!is_loaded) {
-                        load_tile<BR>(Q_tile, Q + (first_q + first_row) * D, rows);
-                        load_tile<BR>(dO_tile, dO + (first_q + first_row) * D, rows);
+                        load_tile<BR>(Q_tile, layout.Q_rows(Q, first_q + first_row, b, head, first_row), rows);
+                        load_tile<BR, DV>(dO_tile, gradients.O_rows(dO, first_q + first_row, b, head, first_row), rows);
                         load_statistics<BR>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row,
                                             rows);
                         is_loaded = true;
                     }
-                    load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
-                    load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
+                    load_tile<BC>(K_tile, layout.K_rows(K, first_kv + first_key, b, head / group, first_key), keys);
+                    load_tile<BC, DV>(V_tile, layout.V_rows(V, first_kv + first_key, b, head / group, first_key), keys);
                     const auto pairs = tiles.pairs<THREADS>(tile, keys);  // of listed tiles; else nothing
                     __syncthreads();
 
                     // Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
                     float S[TM][TN], dP[TM][TN];
                     multiply_Q_Kt(S, Q_tile, K_tile);
-                    multiply_Q_Kt(dP, dO_tile, V_tile);
+                    multiply_Q_Kt<DV>(dP, dO_tile, V_tile);
                     const auto seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys);
                     row_gradients<DBias>(S, dP, lse_tile, delta_tile, score_tau, score, seen_here, first_row, rows, first_key);
 #pragma unroll

@@ -15,7 +15,7 @@ from numba.cuda import libdevice
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_stored import conversions
 from variants._tiles import Tile
-from variants._tiles.numba_backward import numba_backward
+from variants._tiles.numba_backward import RowsInMemory, numba_backward
 from variants._tiles.numba_grids import kv_head_index
 from variants._tiles.numba_lanes import WARPS, lane_index, warp_index
 from variants._tiles.numba_tile_copies import copies
@@ -95,7 +95,7 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFea
     D = head_dim
     load_tile, store_tile = copies(D, dtype)
     _, widen, _ = conversions(dtype)
-    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features)
+    tiles, backward = numba_tiles(D, tile, features), numba_backward(RowsInMemory(D, D, dtype), tile, features)
     KEYS, ROWS = backward.KEYS, backward.ROWS
     MOST = max(KEYS, ROWS)
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP

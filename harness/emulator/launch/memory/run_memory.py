@@ -49,7 +49,7 @@ class RunMemory:
         self, problem: BaseProblem, buffers: Mapping[str, Buffer], given: Mapping[str, npt.NDArray[Any]], watched: bool
     ) -> None:
         self._spread, self._shapes = problem.spread, buffers
-        self._tensors = {tensor.name: tensor for tensor in problem.tensors}
+        self._tensors = {tensor.buffer: tensor for tensor in problem.tensors}  # one of those in each buffer
         self.buffers = [self._new(buffer, given.get(name), watched) for name, buffer in buffers.items()]
         """In the order of their addresses."""
         self._named = dict(zip(buffers, self.buffers))
@@ -86,7 +86,7 @@ class RunMemory:
         if self._spread is None:
             huge[...] = 0
         else:
-            self._spread.scatter(self._tensors[name], np.zeros(self._tensors[name].shape, huge.dtype), huge)
+            self._spread.scatter(self._tensors[name], np.zeros_like(self._gathered(name, huge)), huge)
 
     def holes(self, tensor: Tensor) -> Iterator[Finding]:
         """Findings for elements of an output that were not written, or only partially."""

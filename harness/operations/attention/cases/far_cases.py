@@ -25,30 +25,35 @@ result is wrong, since only the blocks of one sequence run. If it is negative, t
 def cases_of_campaign(builds: Sequence[AttentionBuild], seed: int) -> tuple[Case, ...]:
     """Return the cases of the first build, and those for scratch memory, in the first build of 16 bits if there is one.
 
-    Many kernels have scratch memory only there, to sum in float32.
+    Many kernels have scratch memory only there, to sum in float32. If the builds have layouts, the first such build has
+    cases, too: kernels may compute offsets from strides elsewhere. These have no other features, since a gradient that
+    is a sum over the batch would be that of another batch.
     """
     kept = [build for build in builds if not {DROPOUT, LAYOUT} & set(build.features)]
     narrow = next((build for build in kept if ELEMENT_BYTES[build.dtype] == 2), builds[0])
-    return (*far_cases(builds[0], seed), *far_cases(narrow, seed, SCRATCH_FAR))
+    strided = next((build.having((LAYOUT,)) for build in builds if LAYOUT in build.features), None)
+    of_layouts = () if strided is None else far_cases(strided, seed)
+    return (*far_cases(builds[0], seed), *far_cases(narrow, seed, SCRATCH_FAR), *of_layouts)
 
 
 def far_cases(build: AttentionBuild, seed: int, far: int = FAR) -> tuple[Case, ...]:
     """Return one case with many rows and few keys, and one with few rows and many keys, each of a single head.
 
     A sequence is as long as it has to be for a batch of at most `MOST_SEQUENCES`. None with dropout, whose numbers
-    depend on the batch, or with a layout.
+    depend on the batch. With a layout there are two heads, so that heads and rows have different strides.
     """
-    if DROPOUT in build.features or LAYOUT in build.features:
+    if DROPOUT in build.features:
         return ()
     shortest_row = min(build.head_dim, build.v_head_dim or build.head_dim)
-    long = -(-far // ((MOST_SEQUENCES - 1) * shortest_row)) + 1
+    heads = 2 if LAYOUT in build.features else 1
+    long = -(-far // ((MOST_SEQUENCES - 1) * heads * shortest_row)) + 1
     # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.
     few = min(build.tile_keys + FEW_ROWS, 2 * shortest_row - 1)
     features = build.drawn_features(lambda values: values[0])
     return tuple(
         Case(
             Problem(
-                heads=1, q_len=q_len, kv_len=kv_len, head_dim=build.head_dim, dtype=build.dtype, far=far, **features
+                heads=heads, q_len=q_len, kv_len=kv_len, head_dim=build.head_dim, dtype=build.dtype, far=far, **features
             ),
             seed=seed,
             tile=build.tile,

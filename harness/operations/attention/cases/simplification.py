@@ -256,7 +256,7 @@ def _with_features(case: Case, features: Sequence[str]) -> Case:
     dropout = (p.dropout or PLAIN_DROPOUT) if DROPOUT in features else 0.0
     seed = p.dropout_seed if dropout else 0
     layout = DENSE if LAYOUT not in features else LAYOUTS[0] if p.layout.is_dense else p.layout
-    far = 0 if dropout or not layout.is_dense else p.far
+    far = 0 if dropout else p.far
     width = (p.v_head_dim or other_width(p.head_dim, is_wider=True)) if V_HEAD_DIM in features else None
     return _changed(case, **fields, dropout=dropout, dropout_seed=seed, layout=layout, far=far, **{V_HEAD_DIM: width})
 

@@ -248,7 +248,13 @@ def test_the_same_seed_chooses_the_same_and_another_something_else(monkeypatch: 
 def test_tensors_are_packed_where_they_are_equally_large(name: str):
     in_layouts = [case.problem for case in usual_cases(name, 0) if not case.problem.layout.is_dense]
     assert {problem.layout.order for problem in in_layouts} == {"bhsd", "bshd", "qkv"}
-    assert not any(problem.far for problem in in_layouts)
+    assert [problem.layout.order for problem in in_layouts if problem.far] == ["bshd", "bshd"]
+
+
+def test_gradients_lie_like_their_tensors_and_apart_from_them():
+    layouts = {case.problem.layout for case in usual_cases("bwd-fa2-cupy", 0)}
+    assert {layout.gradients is None for layout in layouts if not layout.is_dense} == {True, False}
+    assert {layout.of_gradients.order for layout in layouts} == {"bhsd", "bshd", "qkv"}
 
 
 def test_what_is_refused_was_not_met(monkeypatch: pytest.MonkeyPatch):
