@@ -172,7 +172,7 @@ _FENCES = (
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        f"{FOLDER}/scoring.cuh",
         "no proxy fence after the sign of Q",
         "    publish_to_async();\n    sync_threads(OWN",
         "    sync_threads(OWN",
@@ -241,6 +241,18 @@ _SOFTMAX = (
         "first tile of a window taken for unmasked",
         "(run.first(tile.rows.last_row()) + BC - 1) / BC : 0",
         "run.first(tile.rows.last_row()) / BC : 0",
+    ),
+    _in(
+        f"{FOLDER}/own_tiles.cuh",
+        "a warpgroup's last tile passed over",
+        "own.end = (run.end(last_row) + BC - 1) / BC",
+        "own.end = run.end(last_row) / BC",
+    ),
+    _in(
+        f"{FOLDER}/own_tiles.cuh",
+        "a warpgroup's tile on the diagonal taken for unmasked",
+        "own.whole.to = run.end(first_row) / BC",
+        "own.whole.to = (run.end(first_row) + BC - 1) / BC",
     ),
     _in(KERNEL, "O not rescaled", _CORRECT, ""),
     _in(SOFTMAX, "P relative to the old maximum", "rows.m[h] = m;", "minus_m[h] = -rows.m[h], rows.m[h] = m;"),

@@ -283,7 +283,7 @@ def test_tiles_of_rows_are_narrower_where_that_fills_the_last_round():
         return default_tile(problem).Br
 
     assert [rows(n, batch=4) for n in (100, 512, 1024, 2048, 16384)] == [192, 128, 192, 192, 192]
-    assert [rows(n, mask="causal") for n in (2048, 4096, 5000, 6144, 16384)] == [128, 128, 128, 192, 192]
+    assert [rows(n, mask="causal") for n in (2048, 4096, 5000, 6144, 16384)] == [192, 192, 192, 192, 192]
     assert_right(Problem(batch=2, heads=67, q_len=200, kv_len=300, dtype="bfloat16"))
 
 

@@ -54,7 +54,7 @@ BC_CHOICES = (64, 80, 96, 112, 128, 144, 176, 208)
 class WarpgroupTile:
     """Sizes of tiles on warpgroups. Raises `PlanError` where no kernel here can have them."""
 
-    largest_part: ClassVar[Mapping[int, int]] = {2: 190, 3: 128}
+    largest_part: ClassVar[Mapping[int, int]] = {2: 190, 3: 132}
     """Registers of S, P and O that a thread may have, by the number of consumer warpgroups: what `setmaxnreg` leaves
     each thread (fa3 takes 232 and 160), less addresses, l, m and the edges of a window."""
 

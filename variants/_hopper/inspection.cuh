@@ -41,17 +41,17 @@ template <> struct Inspection<true> {
             V.wait_until_full(step);
             const int mark = marks[Stages::slot(step)];
             if (mark == END) return;
+            unsigned carries = 0;
             if (mark == INSPECT) {
                 const uint4 *const pieces = reinterpret_cast<const uint4 *>(shared_pointer(V.tile(step)));
-                unsigned carries = 0;
 #pragma unroll 4
                 for (int e = thread; e < Tiles::PIECES; e += 32 * WARPS) {
                     const uint4 v = pieces[e];
                     carries |= carry(v.x) | carry(v.y) | carry(v.z) | carry(v.w);
                 }
-                const bool any = __any_sync(0xffffffff, carries & 0x80008000);
-                if (lane == 0) found[Stages::slot(step)][thread / 32] = any;
             }
+            const bool any = __any_sync(0xffffffff, carries & 0x80008000);
+            if (lane == 0) found[Stages::slot(step)][thread / 32] = any;
             __syncwarp();
             if (lane == 0) {
                 arrive(are_inspected[Stages::slot(step)]);
@@ -60,7 +60,7 @@ template <> struct Inspection<true> {
         }
     }
 
-    // By consumers, of a tile so marked: whether V has NaN or infinity.
+    // By consumers: whether V has NaN or infinity, of a tile so marked, and false of others.
     __device__ __forceinline__ bool finds(int step)
     {
         wait(are_inspected[Stages::slot(step)], Stages::phase(step));

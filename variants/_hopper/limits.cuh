@@ -6,7 +6,7 @@
 //     lane.first(h), lane.end(h)      // row[h] sees keys first to end - 1; first may be negative
 
 template <bool FIRST, bool LAST> struct WarpgroupBand : Band {
-    static constexpr bool HIDES_FIRST = FIRST, HIDES_LAST = LAST;
+    static constexpr bool HIDES_FIRST = FIRST, HIDES_LAST = LAST, ARE_READ = false;
 
     struct OfLane {
         Run run;
@@ -25,7 +25,7 @@ template <bool FIRST, bool LAST> struct WarpgroupBand : Band {
 };
 
 struct WarpgroupSpans : Spans {
-    static constexpr bool HIDES_FIRST = true, HIDES_LAST = true;
+    static constexpr bool HIDES_FIRST = true, HIDES_LAST = true, ARE_READ = true;
 
     // Read once for each tile of rows.
     struct OfLane {

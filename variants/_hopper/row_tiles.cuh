@@ -48,16 +48,18 @@ struct RowPlace {
 };
 
 // Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last ones, come
-// first, of as many packs at once as have K and V in L2: short work is left for the end, when not all blocks find some.
+// first, of as many packs at once as have K and V in L2: short work is left for the end, when not all blocks find some. Packs
+// that are left over come first, when longer work follows.
 __device__ __forceinline__ RowPlace row_place(int index, const Problem &p)
 {
     int pack, row_tile;
     if constexpr (Limits::HIDES_LAST) {
-        const int first_pack = index / (p.packs.at_once * p.packs.row_tiles) * p.packs.at_once;
-        const int packs = min(p.packs.at_once, p.packs.count - first_pack);
-        const int inside = index - first_pack * p.packs.row_tiles;
-        pack = first_pack + inside % packs;
-        row_tile = p.packs.row_tiles - 1 - inside / packs;
+        const int from_end = p.packs.tiles() - 1 - index;
+        const int packs_after = from_end / (p.packs.at_once * p.packs.row_tiles) * p.packs.at_once;
+        const int packs = min(p.packs.at_once, p.packs.count - packs_after);
+        const int inside = from_end - packs_after * p.packs.row_tiles;
+        pack = p.packs.count - 1 - packs_after - inside % packs;
+        row_tile = inside / packs;
     } else {
         pack = index / p.packs.row_tiles;
         row_tile = index % p.packs.row_tiles;

@@ -99,7 +99,8 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     O_apart = f"constexpr bool O_APART = {str(tile.keeps_O_apart(head_dim)).lower()};\n"
     text = O_apart + products(tile.Bc, head_dim, p.dtype, begins=begins)
     types = (*features_of(p, tile), turns(tile), layout(p))
-    kernel = hopper_kernel(FOLDER, "fa3", head_dim, tile, p.dtype, types, text, ((FOLDER, "scoring.cuh"),))
+    parts = tuple((FOLDER, f"{part}.cuh") for part in ("scoring", "own_tiles"))
+    kernel = hopper_kernel(FOLDER, "fa3", head_dim, tile, p.dtype, types, text, parts)
     return (kernel, *cuda_listing(p, tile))
 
 

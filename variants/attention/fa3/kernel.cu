@@ -50,25 +50,27 @@ struct Consumer {
     KeyBuffer K, V;
 };
 
-// tau2 is positive: the warpgroup's rows of Q_i take the sign of tau, or become 0.
-__device__ __forceinline__ void apply_sign(const Consumer &consumer, int sign)
+// Tiles of keys that other warpgroups' rows see, but none of this one's.
+__device__ __forceinline__ void pass_over(int tiles, int &step, const Consumer &consumer, Barriers &barriers)
 {
-    unsigned char *const Q_rows = shared_pointer(consumer.Q_rows);
-    for (int e = threadIdx.x % WARPGROUP; e < BOXES * 64 * ROW_BYTES / 4; e += WARPGROUP) {
-        constexpr int WORDS = 64 * ROW_BYTES / 4;
-        unsigned &both = reinterpret_cast<unsigned *>(Q_rows + e / WORDS * BR * ROW_BYTES)[e % WORDS];
-        both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
+#pragma unroll 1
+    for (; tiles > 0; --tiles, ++step) {
+        consumer.K.wait_until_full(step);
+        Turns::begin(consumer.number), Turns::end(consumer.number);
+        if (consumer.leads) consumer.K.release(step);
+        consumer.V.wait_until_full(step);
+        if (barriers.inspection.finds(step)) clear_not_finite(shared_pointer(consumer.V.tile(step)));
+        sync_threads(OWN + consumer.number, WARPGROUP);
+        if (consumer.leads) consumer.V.release(step);
     }
-    publish_to_async();
-    sync_threads(OWN + consumer.number, WARPGROUP);
 }
 
-// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that the tile of rows visits, from
-// the last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is
-// released once S of the last tile is there.
+// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that they see, `own`, from the last
+// to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is released
+// once S of the last tile is there.
 __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &consumer, const RowTile &tile,
-                                       const int (&row)[2], const Problem &p, const Scoring<ScoreTerms> &scoring,
-                                       Barriers &barriers)
+                                       const OwnTiles &own, const int (&row)[2], const Problem &p,
+                                       const Scoring<ScoreTerms> &scoring, Barriers &barriers)
 {
     const auto &keys = tile.keys;
     const WholeTiles whole = whole_tiles(tile, p);
@@ -77,7 +79,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     Weights P;
     PerRow correction;
 
-    int j = keys.end - 1;
+    int j = own.end - 1;
     auto at = keys[j];
     keys.compute_bits(at, tile.own.kv_len);  // of pairs that the mask hides, before S takes the registers
     const auto seen = [&] { return keys_seen(lane, at.first_key(), keys.bits(at)); };
@@ -105,7 +107,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     if (!whole.has(at)) take_V();
 
     // Lines 8 to 16: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V.
-    const auto visit = [&](auto side, bool masked) {
+    const auto visit = [&](auto side, bool masked, bool inspected) {
         const int older = uniform(step);
         step = older + 1;
         consumer.K.wait_until_full(step);                          // line 8
@@ -124,38 +126,38 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
         if (consumer.leads) consumer.V.release(older);             // line 15, V
         if (!CORRECTS_BESIDE_S) correct(rows.O, correction);
         round_weights(P, S);                                       // line 16
-        if (masked) take_V();
+        if (inspected) take_V();
     };
     // Line 7. Tiles that all rows see whole are in loops of their own, where ALiBi asks for it one for each side of the rows.
     --j;
     if constexpr (KeyTiles<TileOrder>::ARE_LISTED) {
-        for (; j >= keys.first; --j) {
+        for (; j >= own.first; --j) {
             at = keys[j];
             keys.compute_bits(at, tile.own.kv_len);
-            visit(On<AROUND>(), !whole.has(at));
+            visit(On<AROUND>(), !whole.has(at), !whole.has(at));
         }
     } else {
-        for (; Limits::HIDES_LAST && j >= max(whole.to, keys.first); --j) {
+        for (; Limits::HIDES_LAST && j >= max(whole.to, own.first); --j) {
             at = keys[j];
-            visit(On<AROUND>(), true);
+            visit(On<AROUND>(), !own.whole.has(at), true);
         }
         if constexpr (Scoring<ScoreTerms>::HAS_SIDES) {
             for (const int first = max(scoring.first_after(tile, p), whole.from); !Limits::HIDES_LAST && j >= first; --j) {
                 at = keys[j];
-                visit(On<AFTER>(), false);
+                visit(On<AFTER>(), false, false);
             }
             for (const int end = max(scoring.end_before(tile, p), whole.from); j >= end; --j) {
                 at = keys[j];
-                visit(On<AROUND>(), false);
+                visit(On<AROUND>(), false, false);
             }
         }
         for (; j >= whole.from; --j) {
             at = keys[j];
-            visit(On<BEFORE>(), false);
+            visit(On<BEFORE>(), false, false);
         }
-        for (; Limits::HIDES_FIRST && j >= keys.first; --j) {
+        for (; Limits::HIDES_FIRST && j >= own.first; --j) {
             at = keys[j];
-            visit(On<AROUND>(), true);
+            visit(On<AROUND>(), !own.whole.has(at), true);
         }
     }
 
@@ -205,11 +207,14 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
         Rows rows;
         clear(rows);
         Q.wait_until_full(round);
-        if (sign != 1) apply_sign(consumer, sign);
-        if (tile.sees_some_key()) {
+        if (sign != 1) apply_sign(consumer.Q_rows, consumer.number, sign);
+        const OwnTiles own = own_tiles(tile, first_row, p);
+        pass_over(tile.keys.end - own.end, step, consumer, barriers);
+        if (own.first < own.end) {
             Scoring<ScoreTerms> scoring = {tau2};
             if constexpr (Scoring<ScoreTerms>::HAS_TERMS) scoring = scoring.of_rows(terms, tau2, row, mine, tile, p);
-            attend(rows, step, consumer, tile, row, p, scoring, barriers);
+            attend(rows, step, consumer, tile, own, row, p, scoring, barriers);
+            pass_over(own.first - tile.keys.first, step, consumer, barriers);
         } else if (O_APART && consumer.leads) {
             Q.release(round);
         }

@@ -38,16 +38,11 @@ __device__ __forceinline__ bool not_finite(const uint4 &v)
     return not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
 }
 
-// Before P V of a tile of keys that not all rows see all of, with NaN or infinity in V: a row must not even multiply it by its
-// zero weight. By all consumers. What is not finite is added one by one, and then counts as 0, so rows that see none of it get
-// the bits that they would get without.
-template <class Bits>
-__device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
-                                                const KeysSeen<Bits> &seen)
+// By all consumers, once each has added what its rows see of it: from here on what is not finite in a tile of V counts as 0.
+__device__ __forceinline__ void clear_not_finite(unsigned char *V_tile)
 {
     constexpr int PIECES = BC * D * (int)sizeof(stored) / 16;
     uint4 *const V = reinterpret_cast<uint4 *>(V_tile);
-    add_not_finite(O, P, V_tile, keys, seen);
     sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
 #pragma unroll 1
     for (int e = threadIdx.x - WARPGROUP; e < PIECES; e += CONSUMER_THREADS) {
@@ -58,4 +53,15 @@ __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned 
     }
     publish_to_async();
     sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
+}
+
+// Before P V of a tile of keys that not all rows see all of, with NaN or infinity in V: a row must not even multiply it by its
+// zero weight. By all consumers. What is not finite is added one by one, and then counts as 0, so rows that see none of it get
+// the bits that they would get without.
+template <class Bits>
+__device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
+                                                const KeysSeen<Bits> &seen)
+{
+    add_not_finite(O, P, V_tile, keys, seen);
+    clear_not_finite(V_tile);
 }

@@ -84,17 +84,18 @@ def numba_row_tiles(tile: WarpgroupTile, limits: WarpgroupLimits, varlen: bool) 
 
     # Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last
     # ones, come first, of as many packs at once as have K and V in L2: short work is left for the end, when not all
-    # blocks find some.
+    # blocks find some. Packs that are left over come first, when longer work follows.
     @cuda.jit(device=True, forceinline=True)
     def row_place(index, p):
         index, count = uint32(index), uint32(p.packs.count)
         row_tiles, at_once = uint32(p.packs.row_tiles), uint32(p.packs.at_once)
         if HIDES_LAST:
-            first_pack = uint32(index // uint32(at_once * row_tiles) * at_once)
-            together = uint32(min(at_once, uint32(count - first_pack)))
-            inside = uint32(index - first_pack * row_tiles)
-            pack = int32(first_pack + inside % together)
-            first_row = int32(int32(row_tiles - uint32(1) - inside // together) * head_rows(p.packs))
+            from_end = uint32(count * row_tiles - uint32(1) - index)
+            packs_after = uint32(from_end // uint32(at_once * row_tiles) * at_once)
+            together = uint32(min(at_once, uint32(count - packs_after)))
+            inside = uint32(from_end - packs_after * row_tiles)
+            pack = int32(count - uint32(1) - packs_after - inside % together)
+            first_row = int32(int32(inside // together) * head_rows(p.packs))
         else:
             pack = int32(index // row_tiles)
             first_row = int32(int32(index % row_tiles) * head_rows(p.packs))

@@ -132,3 +132,16 @@ __device__ __forceinline__ float add_sink(float &m, float &l, float logit)
     l = correction * l + exp2_approx(sink + minus_m);
     return correction;
 }
+
+// tau2 is positive: the warpgroup's rows of Q_i take the sign of tau, or become 0.
+__device__ __forceinline__ void apply_sign(unsigned rows, int consumer, int sign)
+{
+    unsigned char *const Q_rows = shared_pointer(rows);
+    for (int e = threadIdx.x % WARPGROUP; e < BOXES * 64 * ROW_BYTES / 4; e += WARPGROUP) {
+        constexpr int WORDS = 64 * ROW_BYTES / 4;
+        unsigned &both = reinterpret_cast<unsigned *>(Q_rows + e / WORDS * BR * ROW_BYTES)[e % WORDS];
+        both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
+    }
+    publish_to_async();
+    sync_threads(OWN + consumer, WARPGROUP);
+}

@@ -23,34 +23,49 @@ def head_tile(problem: Problem, tile: WarpgroupTile) -> HeadTile:
     return HeadTile(tile.Br // packed_heads(problem), tile.Bc)
 
 
-ROUNDS_OF_MASKED = 7
-"""Masked work is of all lengths, the longest first. So many rounds of it even out; fewer end earlier in narrow tiles:
-of 16 heads x 2 with 2,048 rows (2.7 rounds of 192) by 4 %."""
+SHORT = 1024
+"""Keys of which a tile of rows visits few tiles: what it costs to begin and end one counts."""
+ROUNDS_OF_SHORT, ROUNDS_OF_LONG = 7, 2
+"""Masked work is of all lengths, the longest first. So many rounds of it even out; fewer end earlier in narrow tiles.
+Causal, of 16 heads x 8 with 1,024 keys (5.8 rounds of 192) by 2 %. Of 16 x 4 with 2,048, wide ones do, by 7 %."""
 
 
 def default_tile(problem: Problem) -> WarpgroupTile:
     """The fastest on an H200, bfloat16, at head_dim 40, 64, 72, 80, 96, 104, 120, 128, 160, 192 and 256.
 
-    As many keys as registers have room for beside O. Up to head_dim 80 a third consumer has room, too, but that leaves
-    many multiprocessors without work at the end where there are few tiles of rows. Beyond 128 the first key of a
+    As many keys as registers have room for beside O. Up to head_dim 96 a third consumer has room, too, but that leaves
+    many multiprocessors without work at the end where there are few tiles of rows. Under a mask its warpgroups visit
+    different numbers of tiles, for which a third stage makes them wait less. Beyond 128 the first key of a
     window, which masked tiles have to know, leaves room for fewer, and so do slopes beyond 192, beside a
-    mask or a cap. Blocks of a mask that is no run are mostly whole
-    numbers of 64 or 128 keys: other tiles would be mixed.
+    mask or a cap. Blocks of a mask that is no run are mostly whole numbers of 64 or 128 keys: other tiles would be
+    mixed.
     """
     head_dim, window = problem.head_dim, windowed(problem)
+    narrow = WarpgroupTile(Br=128, Bc=128, stages=2, turns=1)
     if not problem.mask.is_run:
         return WarpgroupTile(Br=128, Bc=128 if head_dim <= 128 else 64, stages=2, turns=1)
-    if head_dim <= 64:
-        wide, narrow = (WarpgroupTile(Br, Bc=128, stages=2, turns=1) for Br in (192, 128))
-        if masked(problem):
-            is_soon_over = tiles_of_rows(problem, wide) < ROUNDS_OF_MASKED * MULTIPROCESSORS
-            return narrow if is_soon_over else wide
-        return narrow if _ends_earlier(problem, narrow, wide) else wide
-    if head_dim <= 80 and not window:
-        return WarpgroupTile(Br=192, Bc=128 if head_dim <= 72 else 112, stages=2, turns=1)
-    most_keys = ((96, 128), (120, 128 if window else 160), (128, 128), (160, 112 if window else 128), (192, 112))
+    if head_dim <= (64 if window else 96):
+        Bc = 128 if head_dim <= 72 else 112
+        wide = WarpgroupTile(Br=192, Bc=Bc, stages=3 if masked(problem) else 2, turns=1)
+        return narrow if _is_better_narrow(problem, narrow, wide) else wide
+    if head_dim <= 96:
+        return narrow
+    most_keys = ((120, 128 if window else 160), (128, 128), (160, 112 if window else 128), (192, 112))
     widest = 64 if window or (problem.alibi and (masked(problem) or problem.softcap)) else 80
     return WarpgroupTile(Br=128, Bc=next((Bc for most, Bc in most_keys if head_dim <= most), widest), stages=2, turns=1)
+
+
+def _is_better_narrow(problem: Problem, narrow: WarpgroupTile, wide: WarpgroupTile) -> bool:
+    """Whether two consumers are faster than three, or three lack registers. From head_dim 72 to 80 they never are."""
+    if 64 < problem.head_dim <= 80:
+        return False
+    is_short = windowed(problem) or problem.kv_len <= SHORT
+    if problem.head_dim > 80 and (is_short or problem.softcap):
+        return True
+    if masked(problem):
+        rounds = ROUNDS_OF_SHORT if is_short else ROUNDS_OF_LONG
+        return tiles_of_rows(problem, wide) < rounds * MULTIPROCESSORS
+    return _ends_earlier(problem, narrow, wide)
 
 
 def _ends_earlier(problem: Problem, narrow: WarpgroupTile, wide: WarpgroupTile) -> bool:
