@@ -70,8 +70,8 @@ MUTANTS = (
     ),
     _in_kernel(
         "a tile on both sides of the rows taken for one before them",
-        "            visit(On<AROUND>(), true);\n        }\n        if constexpr",
-        "            visit(On<BEFORE>(), true);\n        }\n        if constexpr",
+        "            visit(On<AROUND>(), !own.whole.has(at), true);\n        }\n        if constexpr",
+        "            visit(On<BEFORE>(), !own.whole.has(at), true);\n        }\n        if constexpr",
     ),
     Mutant(
         "slopes and sinks counted through the batch",

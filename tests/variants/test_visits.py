@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.execution.planning.tiles import with_tile
+from harness.execution.planning.variant_calls import declared_tiles, make_plan
 from harness.model.operation import draw_inputs
 from harness.model.variant import Variant
 from harness.operations.attention.inputs import REGIMES
@@ -182,3 +183,11 @@ def test_no_races_and_no_unwritten_memory(variant: Variant, mask: str):
     problem = Problem(heads=2, kv_heads=1, q_len=130, kv_len=70, head_dim=48, dtype="float16", mask=mask)  # type: ignore[arg-type]
     findings = SANITIZER.check(variant, problem, variant.plan(problem), draw_inputs(problem, "normal", 1))
     assert findings == (), [finding.message for finding in findings]
+
+
+@pytest.mark.parametrize("mask", ["flashmask:1,0", "blocks:64x64,1"])
+@pytest.mark.parametrize("variant", TAKERS, ids=named)
+def test_there_is_a_plan_for_every_tile_to_choose_from(variant: Variant, mask: str):
+    problem = Problem(q_len=300, kv_len=300, dtype="float16", mask=mask)  # type: ignore[arg-type]
+    for tile in declared_tiles(variant, problem):
+        assert make_plan(with_tile(variant, tile), problem).launches

@@ -112,12 +112,14 @@ class WarpgroupTile:
 def warpgroup_tile_space(
     head_dim: int, default: WarpgroupTile, noted_bytes: Callable[[WarpgroupTile], int] = lambda tile: 0
 ) -> list[dict[str, int]]:
-    """The default first, then what else fits: its other order of turns, a third stage, other numbers of keys.
+    """The default first, then what else fits: a third stage, other numbers of rows and of keys, another order of turns.
 
+    A third stage is there for either number of rows, so that a tile of one mask is a tile of others, too.
     `noted_bytes`: see `visits.noted_bytes`.
     """
+    staged = [replace(default, Br=Br, stages=3) for Br in (128, 192)]
     sizes = [WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 1)) for Bc in BC_CHOICES]
-    candidates = (tile for tile in (replace(default, stages=3), *sizes) if tile != default)
+    candidates = (tile for tile in (*staged, *sizes) if tile != default)
     others = (tile for tile in candidates if tile.fits(head_dim, noted_bytes(tile)))
     return [asdict(tile) for tile in (default, *others)]
 
