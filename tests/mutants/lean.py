@@ -8,6 +8,8 @@ Text = tuple[str, str]
 """What is replaced, and by what."""
 RUNS = ("_mma/equal_runs.cuh", "_mma/numba_equal_runs.py")
 OWN = ("attention/lean/kernel.cu", "attention/lean/numba_kernel.py")
+SEGMENTS = "_mma/segments.cuh"
+"""What CUDA's kernel alone has: the next keys arrive while a block ends with these."""
 
 
 def _in_kernel(
@@ -19,10 +21,24 @@ def _in_kernel(
     )
 
 
+def _in_segments(bug: str, old: str, new: str, *, file: str = SEGMENTS, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "lean-cupy", (Patch(file, old, new),), sanitize)
+
+
+IN_SEGMENTS = (
+    _in_segments("a segment multiplies the next one's rows", "CONTINUES * number * SLOT_BYTES", "SLOT_BYTES"),
+    _in_segments("the next rows not waited for", "            wait_for_copies<0>();", "            //", sanitize=True),
+    _in_segments("as many copies ahead as slots", "= Tiles::COUNT - 1 - ahead", "= Tiles::COUNT - ahead",
+                 sanitize=True),
+    _in_segments("next keys before the last of these", "copied_key >= keys.end && has_next", "has_next"),
+    _in_segments("V of the next keys for their K", "copied++ % 2 == 1", "copied++ % 2 == 0"),
+    _in_segments("O lies where the next keys arrive", "O_ROWS = CONTINUES ?", "O_ROWS = false ?",
+                 file="_mma/splits.cuh", sanitize=True),
+)  # fmt: skip
 MUTANTS = (
     *_in_kernel(
         "output tiles of a head share a counter",
-        ("arrived[segment.kv_head * tiles_per_head + segment.number]", "arrived[segment.kv_head * tiles_per_head]"),
+        ("segment.kv_head * tiles_per_head + segment.number, count", "segment.kv_head * tiles_per_head, count"),
         ("segment[KV_HEAD] * tiles_per_head + segment[NUMBER]", "segment[KV_HEAD] * tiles_per_head"),
         sanitize=True,
     ),
@@ -34,10 +50,7 @@ MUTANTS = (
     ),
     *_in_kernel(
         "parts not fenced before the counter",
-        (
-            "    __threadfence();\n    __syncthreads();\n    if (t == 0) {\n        const int tiles",
-            "    __syncthreads();\n    if (t == 0) {\n        const int tiles",
-        ),
+        ("atom.acq_rel.gpu", "atom.relaxed.gpu"),
         (
             "        cuda.threadfence()\n        cuda.syncthreads()\n        if t == 0:\n            tiles",
             "        cuda.syncthreads()\n        if t == 0:\n            tiles",
@@ -79,10 +92,11 @@ MUTANTS = (
     ),
     *_in_kernel(
         "the next segment begins while the last is read",
-        ("        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", ""),
+        ("            __syncthreads();  // nothing of it is read in shared memory any more\n", ""),
         ("            cuda.syncthreads()  # nothing of the last segment is read in shared memory any more\n", ""),
-        sanitize=True, files=OWN,
+        sanitize=True, files=(SEGMENTS, OWN[1]),
     ),
+    *IN_SEGMENTS,
     *_in_kernel(
         "a sink is left out of whole tiles' O",
         ("weight[t] = exp_below(shared_m(t), row.m);", "weight[t] = 1.0f;"),

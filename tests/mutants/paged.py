@@ -123,6 +123,7 @@ _SPLITS = (
     _in_splits("entries of the table not waited for",
                "= entries[at];\n    }\n    __syncthreads();", "= entries[at];\n    }",
                file=_SPLIT_PAGES, sanitize=True),
+    _in_splits("splits read before they are written", "    wait_for_splits();\n", "", sanitize=True),
     _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE",
                file=_SPLIT_PAGES),
     _in_splits("last page past the length", "end = keys.end - copied_key;", "end = BC;", file=SPLIT),
@@ -150,10 +151,29 @@ _SPLITS = (
                "query[2] = {first_row + lane / 4, first_row + lane / 4 + 8};"),
 )  # fmt: skip
 
+IN_ONE_LANGUAGE = (
+    *(
+        Mutant(bug, "paged-lean-numba", (Patch("paged_attention/paged_lean/numba_kernel.py", old, ""),), True)
+        for bug, old in (
+            (
+                "the next segment begins while the last is read",
+                "            cuda.syncthreads()  # nothing of the last segment is read in shared memory any more\n",
+            ),
+            (
+                "the segment written while other lanes read it",
+                "                cuda.syncwarp()  # all lanes have read segment[TO]\n",
+            ),
+        )
+    ),
+    Mutant(
+        "the next pages not asked for", "paged-lean-cupy",
+        (Patch("paged_attention/paged_lean/kernel.cu", "        page = own", "        if (from == 0) page = own"),),
+    ),
+)  # fmt: skip
 _LEAN = (
     *_in_lean(
         "pages of the first 32 tiles for all",
-        ("if (key - from >= 32 * LEAN_TILE) {", "if (from < 0) {"),
+        ("if (key - from >= 32 * LEAN_TILE) expect", "if (from < 0) expect"),
         ("if int32(key - held[0]) >= AHEAD:", "if held[0] < 0:"),
     ),
     *_in_lean(
@@ -167,7 +187,7 @@ _LEAN = (
     ),
     *_in_lean(
         "key/value head of another",
-        ("* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
+        ("(size_t)kv_head * PAGE", "(size_t)(kv_heads - 1) * PAGE"),
         ("+ uint64(keys.kv_head)", "+ uint64(keys.kv_heads - uint32(1))"),
     ),
     *_in_lean(
@@ -200,23 +220,12 @@ _LEAN = (
     *_in_lean(
         "last keys as far as the lean tile",
         (
-            "min((first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE, tile.end)",
+            "min((first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE, segment.tile.end)",
             "(first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE",
         ),
         ("int32(min(end, tile.end)),", "end,"),
     ),
-    *_in_lean(
-        "the next segment begins while the last is read",
-        ("        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", ""),
-        ("            cuda.syncthreads()  # nothing of the last segment is read in shared memory any more\n", ""),
-        sanitize=True,
-    ),
-    *_in_lean(
-        "the segment written while other lanes read it",
-        ("            __syncwarp();  // all lanes have read segment.to\n", ""),
-        ("                cuda.syncwarp()  # all lanes have read segment[TO]\n", ""),
-        sanitize=True,
-    ),
+    *IN_ONE_LANGUAGE,
 )  # fmt: skip
 _RULES = (
     *in_kernel(
@@ -249,7 +258,7 @@ _RULES = (
     _in_splits("sink of another head", "row % sequence_rows / q_len", "row % (sequence_rows / q_len)"),
     *_in_lean(
         "first key of the last query for all",
-        ("first = Window::first(run, first_query);", "first = Window::first(run, q_len - 1);"),
+        ("first_query(segment.tile));", "q_len - 1);"),
         ("first_seen(first_query, q_len", "first_seen(int32(q_len - 1), q_len"),
     ),
     *_in_lean(

@@ -27,10 +27,10 @@ _SCALES = (
     _in_lean("V's scale of the first head", _POOLS, "__ldg(V.scales + kv_head)", "__ldg(V.scales)"),
     _in_lean("scales of heads counted through sequences", _LEAN, "scale_O(own, V, kv_head)",
              "scale_O(own, V, segment.kv_head / (gridDim.x + 1))"),
-    _in_lean("no scale of V", _LEAN, "            scale_O(own, V, kv_head);\n", ""),
-    _in_lean("scale before the maximum but not in lse", _LEAN, "            share_rows(own);\n",
-             "            for (float &m : own.m) m *= tau_of_head == 0.0f ? 1.0f : tau / tau_of_head;\n"
-             "            share_rows(own);\n"),
+    _in_lean("no scale of V", _LEAN, "        scale_O(own, V, kv_head);\n", ""),
+    _in_lean("scale before the maximum but not in lse", _LEAN, "        share_rows(own);\n",
+             "        for (float &m : own.m) m *= tau_of_head == 0.0f ? 1.0f : tau / tau_of_head;\n"
+             "        share_rows(own);\n"),
     _in_splits("V's scale on the denominator, too", _POOLS, "        for (float &element : tile) element *= scale;\n",
                "        for (float &element : tile) element *= scale;\n    for (float &l : rows.l) l *= scale;\n"),
 )  # fmt: skip

@@ -131,6 +131,14 @@ def test_keys_and_values_in_8_bits(variant: Variant):
     short = narrow.with_fields(lengths=(5, 0, 70), batch=3)
     findings = SANITIZER.check(variant, short, variant.plan(short), draw_inputs(short, "normal", 3))
     assert findings == (), [finding.message for finding in findings]
+    # Rows of Q that follow NaN in a block: 24 elements lie in another order in 32, and leave some behind the 24th.
+    several = narrow.with_fields(lengths=(5,) * 6, batch=6)
+    inputs = draw_inputs(several, "normal", 3)
+    expected = EXECUTOR.run(several, variant.plan(several), inputs).outputs["O"]
+    inputs["Q"][0] = np.nan
+    O = EXECUTOR.run(several, variant.plan(several), inputs).outputs["O"]
+    assert np.isnan(O[0]).all()
+    np.testing.assert_array_equal(O[1:], expected[1:])
 
 
 @pytest.mark.parametrize("variant", IN_8_BITS, ids=lambda variant: variant.name)

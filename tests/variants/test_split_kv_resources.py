@@ -1,4 +1,4 @@
-"""What the kernels of split-kv and unified-max take of a GPU, as ptxas says: what keeps an H200's memory busy."""
+"""What the kernels of split-kv, unified-max and lean take of a GPU, as ptxas says: what keeps an H200's memory busy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
 from harness.support.gpu_data_sheets import gpu
 from variants._mma import splits
+from variants._mma.equal_runs import BLOCKS_PER_SM
 
 H200 = gpu("h200")
 LATENCY_SECONDS = 1e-6
@@ -20,7 +21,7 @@ BUILDS = [(7, "bfloat16"), (64, "bfloat16"), (96, "float16"), (128, "float16"), 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("head_dim", "dtype"), [*BUILDS, (192, "bfloat16"), (256, "bfloat16")])
-@pytest.mark.parametrize("name", ["split-kv-cupy", "unified-max-cupy"])
+@pytest.mark.parametrize("name", ["split-kv-cupy", "unified-max-cupy", "lean-cupy"])
 def test_nothing_spills_and_the_planned_blocks_share_a_multiprocessor(name: str, head_dim: int, dtype: str):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
@@ -29,10 +30,10 @@ def test_nothing_spills_and_the_planned_blocks_share_a_multiprocessor(name: str,
         used = listing.resources
         assert used is not None
         assert (used.spill_store_bytes, used.spill_load_bytes, used.stack_bytes) == (0, 0, 0)
-        if listing.launch.kernel_name in ("split_kv", "unified_max"):
+        if listing.launch.kernel_name in ("split_kv", "unified_max", "lean"):
             threads, shared_bytes = listing.launch.block[0], used.shared_bytes + listing.launch.shared_bytes
             found = residency(H200.multiprocessor, threads, used.registers, shared_bytes)
-            assert found.blocks == splits.blocks_per_sm(head_dim)
+            assert found.blocks == (BLOCKS_PER_SM if name == "lean-cupy" else splits.blocks_per_sm(head_dim))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

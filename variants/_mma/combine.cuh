@@ -4,6 +4,18 @@
 // A warp has SHARE consecutive splits at once, and of a row with more, every so many-th share, as many as there are warps.
 // How many these are does not matter to the bits of a row that has a warp for each share: a warp without splits adds 0.
 
+// The launch that puts splits together begins once all blocks of the one before have begun, and waits on chip for their end
+// (PTX ISA: griddepcontrol). Its pointers to splits are not __restrict__, or it might be compiled to read before it has waited.
+// Before Hopper it begins when those have ended.
+__device__ __forceinline__ void let_combination_begin()
+{
+    if constexpr (__CUDA_ARCH__ >= 900) asm volatile("griddepcontrol.launch_dependents;");
+}
+__device__ __forceinline__ void wait_for_splits()
+{
+    if constexpr (__CUDA_ARCH__ >= 900) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 constexpr int MOST_COMBINE_WARPS = 16, MOST_COMBINE_ROWS = 4;
 constexpr int SHARE = 16;
 constexpr int PARTS = (DV + 31) / 32;                    // elements of O per lane
@@ -29,9 +41,8 @@ __device__ __forceinline__ float warp_sum(float x)
 // than FEW splits, so that fewer registers will do.
 template <bool HAS_FEW>
 __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__restrict__ lse,
-                                               const float *__restrict__ O_split, const float *__restrict__ l_split,
-                                               const float *__restrict__ m_split, size_t first_stat, size_t stride,
-                                               int splits, float l, float m)
+                                               const float *O_split, const float *l_split, const float *m_split,
+                                               size_t first_stat, size_t stride, int splits, float l, float m)
 {
     constexpr int AT_ONCE = HAS_FEW || PARTS > 4 ? FEW : SHARE;  // splits whose O are under way together
     __shared__ float O_warps[MOST_COMBINE_WARPS][DV], l_warps[MOST_COMBINE_WARPS], m_warps[MOST_COMBINE_WARPS];

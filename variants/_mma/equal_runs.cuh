@@ -36,14 +36,16 @@ struct OutputTile {
 // The division of `total` places, counted through all heads and sequences, into equal runs, one per block. A run has more than
 // START_TILES places, and so a lean tile.
 struct Runs {
-    unsigned total;
-    __device__ __forceinline__ unsigned begin(unsigned block) const
-    {
-        return (unsigned)((unsigned long long)total * block / gridDim.x);
-    }
+    unsigned total, each, left;  // total = each gridDim.x + left
+    __device__ __forceinline__ explicit Runs(unsigned total) : total(total), each(total / gridDim.x), left(total % gridDim.x) {}
+    // total block / gridDim.x, rounded down.
+    __device__ __forceinline__ unsigned begin(unsigned block) const { return each * block + left * block / gridDim.x; }
     __device__ __forceinline__ unsigned block_of(unsigned place) const
     {
-        return (unsigned)((((unsigned long long)place + 1) * gridDim.x - 1) / total);
+        unsigned block = min((unsigned)((float)place * gridDim.x / total), gridDim.x - 1);  // or a neighbour
+        while (begin(block) > place) --block;
+        while (begin(block + 1) <= place) ++block;
+        return block;
     }
 };
 
@@ -55,9 +57,15 @@ struct Segment {
     unsigned kv_head;  // counted through all sequences
     int number;        // of the output tile, of those of its head
     OutputTile tile;
+    unsigned first_block, blocks;  // which have the output tile: see `count_blocks`
     __device__ __forceinline__ bool is_whole() const { return at == begin && to == end; }
     // Whether there is no lean tile of another output tile in the block's run.
     __device__ __forceinline__ bool is_last() const { return to + START_TILES >= run_end; }
+    __device__ __forceinline__ void count_blocks(const Runs &runs)
+    {
+        first_block = runs.block_of(begin);
+        blocks = runs.block_of(end - 1) - first_block + 1;
+    }
 };
 
 // The segment that begins with the first lean tile from place `at` on, of a key/value head whose places begin with `head_begin`.
@@ -65,7 +73,7 @@ template <class Run>
 __device__ __forceinline__ Segment segment_from(unsigned at, unsigned run_end, unsigned kv_head, unsigned head_begin,
                                                 int group_rows, int q_len, const Run &run)
 {
-    Segment found = {at, 0, head_begin, 0, run_end, kv_head, 0, OutputTile(0, group_rows, q_len, run)};
+    Segment found = {at, 0, head_begin, 0, run_end, kv_head, 0, OutputTile(0, group_rows, q_len, run), 0, 0};
     while (at - found.begin >= found.tile.places()) {
         found.begin += found.tile.places();
         found.tile = OutputTile(++found.number, group_rows, q_len, run);
@@ -78,8 +86,17 @@ __device__ __forceinline__ Segment segment_from(unsigned at, unsigned run_end, u
 }
 
 // Number of blocks that have come to the end of their part of an output tile of several. The last one to come increments it to
-// that number, which atomicInc wraps to 0 for the next launch.
+// that number, which wraps to 0 for the next launch.
 __device__ unsigned arrived[OUTPUT_TILES];
+
+// It releases what the block wrote before a barrier, and acquires what the others did (PTX ISA: atom): a fence of each thread
+// takes longer, as it waits for copies of the keys that come next.
+__device__ __forceinline__ unsigned count_arrival(unsigned *counter, unsigned last)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
+}
 
 // Parts of output tiles: a block has at most two that are not whole, one that it begins with and one that it ends with.
 struct Parts {
@@ -93,7 +110,7 @@ __device__ __forceinline__ unsigned part_at_end(unsigned block) { return 2 * blo
 
 // Parts of which a thread asks for O, or a block for l and m, before it waits for any: nothing else hides the time that takes.
 // Longer rows leave fewer registers.
-constexpr int PARTS_AT_ONCE = D <= 128 ? 12 : 4, STATS_AT_ONCE = D <= 128 ? 64 : 16;
+constexpr int PARTS_AT_ONCE = D <= 128 ? 12 : 4, STATS_AT_ONCE = D <= 128 ? 32 : 16;
 
 // WIDTH elements of some parts on their way, from element e and part `first` on.
 struct PartsAsked {
@@ -108,15 +125,15 @@ struct PartsAsked {
     }
 };
 
-// All parts of an output tile -> its O and lse. m, then the weight, of each part and row lies in shared memory, where the slots
-// were, and l behind it.
+// All parts of an output tile -> its O and lse. m, then the weight, of each part and row lies in shared memory, where O was,
+// and l behind it.
 __device__ __forceinline__ void put_parts_together(stored *O, float *lse, const Parts &parts, unsigned first_part,
                                                    unsigned next_part, int count, int rows, const float (&logit)[BR],
                                                    float (&inverse)[BR])
 {
     __shared__ float lse_rows[BR];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
-    float *const weights = reinterpret_cast<float *>(shared), *const l_parts = weights + count * BR;
+    float *const weights = reinterpret_cast<float *>(shared + O_ROWS), *const l_parts = weights + count * BR;
     const auto part = [=](int p) { return p == 0 ? first_part : next_part + 2 * (p - 1); };
     const auto O_of = [&](int p) { return parts.O_of(part(p)); };
     PartsAsked asked;
@@ -181,8 +198,8 @@ __device__ __forceinline__ void put_parts_together(stored *O, float *lse, const 
 // A segment's O, l and m leave shared memory, where `share_rows` has put them: as O and lse if it is a whole output tile, and
 // else as a part. O and lse: of the output tile's first row. `logit_of_row`: the logit of the sink of one of its rows.
 template <class LogitOfRow>
-__device__ __forceinline__ void finish(const Segment &segment, const Runs &runs, const Parts &parts, stored *O, float *lse,
-                                       int group_rows, const LogitOfRow &logit_of_row)
+__device__ __forceinline__ void finish(const Segment &segment, const Parts &parts, stored *O, float *lse, int group_rows,
+                                       const LogitOfRow &logit_of_row)
 {
     __shared__ bool is_last;
     __shared__ float logit[BR], weight[BR], inverse[BR];
@@ -203,20 +220,27 @@ __device__ __forceinline__ void finish(const Segment &segment, const Runs &runs,
 
     const unsigned part = segment.at == segment.begin ? part_at_end(blockIdx.x) : part_at_begin(blockIdx.x);
 #pragma unroll 1
-    for (int e = t; e < rows * D; e += THREADS) parts.O_of(part)[e] = shared_O(e);
+    for (int e = t * WIDTH; e < rows * D; e += THREADS * WIDTH) {
+        Floats sum = {};
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const Floats of_warp = *reinterpret_cast<const Floats *>(O_element(w, e / D, e % D));
+#pragma unroll
+            for (int x = 0; x < WIDTH; ++x) sum.x[x] += of_warp.x[x];
+        }
+        *reinterpret_cast<Floats *>(parts.O_of(part) + e) = sum;
+    }
     if (t < rows) {
         parts.l_of(part)[t] = shared_l(t);
         parts.m_of(part)[t] = shared_m(t);
     }
     // The last block to come puts the parts together in their order, so that bits do not depend on which one it is: the first
     // part is the end of a block's run, the others are the beginnings of the next blocks' runs.
-    const unsigned first_block = runs.block_of(segment.begin), count = runs.block_of(segment.end - 1) - first_block + 1;
-    __threadfence();
+    const unsigned first_block = segment.first_block, count = segment.blocks;
     __syncthreads();
     if (t == 0) {
         const int tiles_per_head = (group_rows + BR - 1) / BR;
-        is_last = atomicInc(&arrived[segment.kv_head * tiles_per_head + segment.number], count - 1) == count - 1;
-        __threadfence();
+        is_last = count_arrival(arrived + segment.kv_head * tiles_per_head + segment.number, count - 1) == count - 1;
     }
     __syncthreads();
     if (is_last) {

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness import Buffer
-from variants._mma.splits import BC, BR, WARPS
+from variants._mma import LINE_ELEMENTS, splits
+from variants._mma.splits import BC, BR, WARPS, split_sizes
 from variants._tiles import blocks
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
@@ -26,6 +27,7 @@ START_TILES = 5
 tiles finish last; on an H200, 2 are slower by up to 3 % for sequences of very different lengths (2026-12-01)."""
 BLOCKS_PER_SM = 2
 """Three have more parts to put together, and take up to 8 % longer for few output tiles (H200, 2026-11-29)."""
+LONGEST_CONTINUED = 128
 MOST_BLOCKS = BLOCKS_PER_SM * 132
 """As many as an H100 SXM or H200 has at once. The kernels are right with any number."""
 MOST_OUTPUT_TILES = 2**20
@@ -47,9 +49,30 @@ def blocks_for(lean_tiles: Integers, fewest: int = FEWEST_LEAN_TILES) -> int:
     return int(min(MOST_BLOCKS, blocks(int(lean_tiles.sum()), fewest), places // (START_TILES + 1)))
 
 
-def sizes_for(output_tiles: int) -> dict[str, int]:
+def sizes_for(head_dim: int, output_tiles: int) -> dict[str, int]:
     """Return compile-time parameters: few values, so that one compilation serves many problems."""
-    return {"BLOCKS_PER_SM": BLOCKS_PER_SM, "OUTPUT_TILES": 1 << max(10, (output_tiles - 1).bit_length())}
+    return {
+        **split_sizes(head_dim, LEAN_TILE),
+        "BLOCKS_PER_SM": BLOCKS_PER_SM,
+        "OUTPUT_TILES": 1 << max(10, (output_tiles - 1).bit_length()),
+    }
+
+
+def continues(head_dim: int) -> bool:
+    """Return whether the next keys arrive while a block ends with these: shared memory has no room for longer rows."""
+    return head_dim <= LONGEST_CONTINUED
+
+
+def shared_bytes(head_dim: int) -> int:
+    """Return the dynamic shared memory of a block.
+
+    If it continues, rows of Q and the warps' O, which are followed by weights of all parts, have memory of their own.
+    """
+    if not continues(head_dim):
+        return splits.shared_bytes(head_dim)
+    O_bytes = WARPS * BR * LINE_ELEMENTS * int(blocks(head_dim, LINE_ELEMENTS)) * FLOAT32_BYTES
+    weights_bytes = 2 * MOST_BLOCKS * BR * FLOAT32_BYTES
+    return splits.shared_bytes(head_dim) + splits.slot_bytes(head_dim) + max(O_bytes, weights_bytes)
 
 
 def part_buffers(grid: int, head_dim: int) -> tuple[Buffer, ...]:

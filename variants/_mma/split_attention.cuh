@@ -45,10 +45,10 @@ template <class Element> struct KeyTiles {
             copy_tile<32, DV>(to, source, first, end, lane);
         }
     }
-    __device__ __forceinline__ static void arrange_Q(int) {}
-    __device__ __forceinline__ void multiply_Q_Kt(ScoreTile &S, int slot) const
+    __device__ __forceinline__ static void arrange_Q(int, int) {}
+    __device__ __forceinline__ void multiply_Q_Kt(ScoreTile &S, int Q_tile, int slot) const
     {
-        ::multiply_Q_Kt(S, by_row + Q_TILE, by_column + slot);
+        ::multiply_Q_Kt(S, by_row + Q_tile, by_column + slot);
     }
     __device__ __forceinline__ void add_P_V(Output &O, const ScoreTile &P, int slot) const
     {
@@ -86,6 +86,8 @@ template <class Keys> struct Ring {
         commit_copies();
         if (copied++ % 2 == 1) copied_key = keys.tile_after(copied_key);
     }
+
+    __device__ __forceinline__ void keep_step(const Keys &, int) const {}  // warps go their own way
 
     // The slot that is read next has come; the one before it, which all lanes have read, is filled anew.
     __device__ __forceinline__ void wait_for_slot()
@@ -210,39 +212,26 @@ __device__ __forceinline__ void put_warps_together(const Own &own, float *O_spli
     }
 }
 
-// Attention of so many `rows` of Q over the split on its own. O is not divided by l yet. `query`: of rows g and g + 8.
-template <class Maximum = RunningMaximum, class Keys, class Seen, class Score>
-__device__ __forceinline__ auto attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
-                                                const Score (&score)[2], const int (&query)[2],
-                                                const Maximum &maximum = {}, int t = threadIdx.x)
+// Attention of the Q in `Q_tile` over `keys`, whose first tiles are under way in `ring`. O is not divided by l yet. `query`: of
+// rows g and g + 8.
+template <class Maximum = RunningMaximum, class Ring, class Keys, class Seen, class Score>
+__device__ __forceinline__ auto attend(int Q_tile, float tau, Ring &ring, const Keys &keys, const Seen &seen,
+                                       const Score (&score)[2], const int (&query)[2], const Maximum &maximum = {},
+                                       int t = threadIdx.x)
 {
-    typedef TilesOf<Keys> Tiles;
-    const int warp = t / 32, lane = t % 32;
-    if constexpr (D % 16 != 0) {
-        // Rows are not copied as far as they are multiplied.
-        for (int i = t; i < (Q_TILE + SLOT_BYTES) / 16; i += THREADS) reinterpret_cast<uint4 *>(shared)[i] = uint4();
-        __syncthreads();
-    }
-    const int first_key = keys.first_tile(warp);
-    Ring<Keys> ring(keys, warp, lane, first_key);
-    copy_tile<THREADS>(Q_TILE, Q, 0, rows, t);
-    commit_copies();
-#pragma unroll 1
-    for (int i = 0; i < Tiles::COUNT - 1; ++i) ring.copy_next();
-    wait_for_copies<Tiles::COUNT - 1>();
-    __syncthreads();  // all warps have copied of Q
-    Tiles::arrange_Q(t);
-
+    typedef typename Ring::Tiles Tiles;
+    const int lane = t % 32, first_key = keys.first_tile(t / 32);
     const Tiles tiles(lane);
     Rows own = {{}, {}, {maximum.first_m(), maximum.first_m()}};
 #pragma unroll 1
-    for (int key = first_key; key < keys.end; key = keys.tile_after(key)) {
+    for (int key = first_key, tile = 0; key < keys.end; key = keys.tile_after(key), ++tile) {
+        ring.keep_step(keys, tile);
         const auto seen_here = seen.at(key);
 
         // S = tau Q K^T.
         ScoreTile S;
         ring.wait_for_slot();
-        tiles.multiply_Q_Kt(S, ring.slot);
+        tiles.multiply_Q_Kt(S, Q_tile, ring.slot);
         ring.next_slot();
         scale_and_mask(S, tau, score, seen_here, query, key, lane);
 
@@ -260,4 +249,32 @@ __device__ __forceinline__ auto attend_to_split(const stored *Q, int rows, float
     }
     Tiles::sort_columns(own.O);
     return typename Tiles::Rows{own};
+}
+
+// Rows of Q and K are not copied as far as they are multiplied: zeros in so many bytes, before the copies.
+__device__ __forceinline__ void clear_padding(int bytes, int t)
+{
+    if constexpr (D % 16 != 0) {
+        for (int i = t; i < bytes / 16; i += THREADS) reinterpret_cast<uint4 *>(shared)[i] = uint4();
+        __syncthreads();
+    }
+}
+
+// Attention of so many `rows` of Q over the split on its own, as `attend`.
+template <class Maximum = RunningMaximum, class Keys, class Seen, class Score>
+__device__ __forceinline__ auto attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
+                                                const Score (&score)[2], const int (&query)[2],
+                                                const Maximum &maximum = {}, int t = threadIdx.x)
+{
+    typedef TilesOf<Keys> Tiles;
+    clear_padding(Q_ROWS_END, t);
+    Ring<Keys> ring(keys, t / 32, t % 32, keys.first_tile(t / 32));
+    copy_tile<THREADS>(Q_TILE, Q, 0, rows, t);
+    commit_copies();
+#pragma unroll 1
+    for (int i = 0; i < Tiles::COUNT - 1; ++i) ring.copy_next();
+    wait_for_copies<Tiles::COUNT - 1>();
+    __syncthreads();  // all warps have copied of Q
+    Tiles::arrange_Q(Q_TILE, t);
+    return attend(Q_TILE, tau, ring, keys, seen, score, query, maximum, t);
 }

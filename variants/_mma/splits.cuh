@@ -3,7 +3,7 @@
 //
 // Compile-time parameters: D and DV (elements per row of Q and K, and of V and O), SPLIT (keys per split), WARPS (per block),
 // SLOTS (tiles of K or V that a warp has room for). If DV is not D, D is a multiple of 16: a slot has K after V, and nothing
-// may be left of V where K ends.
+// may be left of V where K ends. ends_alone.cuh or continues.cuh is put before this text, too.
 
 constexpr int BR = 16;  // rows of queries
 constexpr int BC = 16;  // keys per tile: what one product sums over
@@ -20,10 +20,12 @@ static_assert(D == DV || D % 16 == 0, "K fills what products read of a slot that
 static_assert(SLOTS >= 3, "two slots are filled while one is read, and two hold a warp's O at the end");
 
 // In shared memory: the warps' rings, then Q, then l and m of each row from each warp. At the end, each warp's O lies
-// where the rings were.
+// where the rings were, or behind if the next keys are on their way there, as are the next rows of Q.
 extern __shared__ __align__(128) unsigned char shared[];
 constexpr int Q_TILE = WARPS * RING_BYTES;
-constexpr int L_ROWS = Q_TILE + SLOT_BYTES, M_ROWS = L_ROWS + WARPS * BR * (int)sizeof(float);
+constexpr int Q_ROWS_END = Q_TILE + (1 + CONTINUES) * SLOT_BYTES;
+constexpr int L_ROWS = Q_ROWS_END, M_ROWS = L_ROWS + WARPS * BR * (int)sizeof(float);
+constexpr int O_ROWS = CONTINUES ? M_ROWS + WARPS * BR * (int)sizeof(float) : 0;
 constexpr int LD = V_ROW_BYTES / 2;  // floats per row of O
 
 // S and O as products leave them: [n][e] is row g + 8 (e / 2), column 8 n + 2 q + e % 2, g = lane / 4, q = lane % 4.
@@ -129,5 +131,5 @@ struct PairsInTile {
 // different banks.
 __device__ __forceinline__ float *O_element(int warp, int row, int e)
 {
-    return reinterpret_cast<float *>(shared) + (warp * BR + row) * LD + (e ^ row % 8 * 8);
+    return reinterpret_cast<float *>(shared + O_ROWS) + (warp * BR + row) * LD + (e ^ row % 8 * 8);
 }

@@ -42,7 +42,7 @@ LONG, LONG_SPLIT = 32768, 1024
 
 PARTS = (("_mma", "parts.cuh"),)
 """Of kernels in which the last block puts together what several have of a row. They have sinks among their features."""
-EQUAL_RUNS = (*PARTS, ("_mma", "equal_runs.cuh"))
+EQUAL_RUNS = (*PARTS, ("_mma", "equal_runs.cuh"), ("_mma", "segments.cuh"))
 """Of kernels in which each block takes an equal run of all keys: see equal_runs.py."""
 
 
@@ -59,7 +59,8 @@ def splits_kernel(
     `sizes`: its compile-time parameters; `parts`: further files, such as `PARTS`.
     """
     files, using = declarations(features)
-    common = (*stored(dtype), *dict.fromkeys((*files, *FILES)))
+    layout = ("_mma", "continues.cuh" if EQUAL_RUNS[-1] in parts else "ends_alone.cuh")
+    common = (*stored(dtype), layout, *dict.fromkeys((*files, *FILES)))
     options = tuple(f"-D{name}={size}" for name, size in sizes.items())
     return raw_kernel(folder, name, options, common, using, parts=parts)
 

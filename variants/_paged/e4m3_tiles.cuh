@@ -38,7 +38,7 @@ template <> struct KeyTiles<e4m3> {
 
     __device__ __forceinline__ explicit KeyTiles(int lane)
     {
-        Q_lane = shared_address(shared) + Q_TILE + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+        Q_lane = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
         lane_in_tile = shared_address(shared) + swizzled<PITCH>(lane % 16, lane / 16);
     }
 
@@ -55,20 +55,21 @@ template <> struct KeyTiles<e4m3> {
     }
 
     // Of each 16 elements of a row of Q, those that a lane has of K to where it looks for its own.
-    __device__ __forceinline__ static void arrange_Q(int t)
+    __device__ __forceinline__ static void arrange_Q(int Q_tile, int t)
     {
         for (int i = t; i < BR * STEPS; i += THREADS) {
             const int row = i / STEPS, chunk = i % STEPS * 2;
-            uint4 &x = *reinterpret_cast<uint4 *>(shared + Q_TILE + swizzled<ROW_BYTES>(row, chunk));
-            uint4 &y = *reinterpret_cast<uint4 *>(shared + Q_TILE + swizzled<ROW_BYTES>(row, chunk + 1));
-            const uint4 first = x, second = y;
+            uint4 &x = *reinterpret_cast<uint4 *>(shared + Q_tile + swizzled<ROW_BYTES>(row, chunk));
+            uint4 &y = *reinterpret_cast<uint4 *>(shared + Q_tile + swizzled<ROW_BYTES>(row, chunk + 1));
+            const bool is_padding = D % 16 != 0 && chunk + 2 == 2 * STEPS;  // what an earlier Q has left
+            const uint4 first = x, second = is_padding ? uint4() : y;
             x = make_uint4(first.x, first.z, second.x, second.z);
             y = make_uint4(first.y, first.w, second.y, second.w);
         }
         __syncthreads();
     }
 
-    __device__ __forceinline__ void multiply_Q_Kt(ScoreTile &S, int slot) const
+    __device__ __forceinline__ void multiply_Q_Kt(ScoreTile &S, int Q_tile, int slot) const
     {
 #pragma unroll
         for (int e = 0; e < 8; ++e) S[e / 4][e % 4] = 0.0f;
@@ -76,7 +77,7 @@ template <> struct KeyTiles<e4m3> {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             unsigned q[4];
-            load_matrices(q, chunks_further(Q_lane, 2 * s));
+            load_matrices(q, chunks_further(Q_lane + Q_tile, 2 * s));
             if (s % 2 == 0) load_matrices(k, chunks_further(lane_in_tile + slot, s));
 #pragma unroll
             for (int n = 0; n < 2; ++n) {

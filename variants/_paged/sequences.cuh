@@ -25,7 +25,7 @@ struct SlidingWindow;
 // The first key that a row of the block sees, as far as split_attention.cuh asks for it of its `keys`.
 template <class Window> struct FirstKey {
     static constexpr int first = 0;
-    __device__ __forceinline__ explicit FirstKey(int) {}
+    __device__ __forceinline__ FirstKey(int = 0) {}
     __device__ __forceinline__ int skipped(int) const { return 0; }
     // The first of the tiles from `key` on, so many keys apart, of which a row sees a key.
     __device__ __forceinline__ int first_tile_from(int key, int) const { return key; }
@@ -33,7 +33,7 @@ template <class Window> struct FirstKey {
 
 template <> struct FirstKey<SlidingWindow> {
     int first;
-    __device__ __forceinline__ explicit FirstKey(int first) : first(first) {}
+    __device__ __forceinline__ FirstKey(int first = 0) : first(first) {}
     __device__ __forceinline__ int skipped(int key) const { return first - key; }
     __device__ __forceinline__ int first_tile_from(int key, int apart) const
     {

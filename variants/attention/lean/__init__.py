@@ -26,6 +26,7 @@ from variants._mma.equal_runs import (
     blocks_for,
     part_buffers,
     places_of,
+    shared_bytes,
     sizes_for,
     too_many,
 )
@@ -37,10 +38,8 @@ from variants._mma.splits import (
     WARPS,
     head_sectors,
     key_bytes,
-    shared_bytes,
     slope_sectors,
     slots,
-    split_sizes,
     splits_kernel,
 )
 from variants._tiles import unsupported
@@ -119,7 +118,7 @@ def cupy_lean(problem: Problem) -> Any:
     """The CUDA kernel."""
     p = problem
     chosen = features.limits(p), features.scores(p), features.sink(p)
-    sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(work(p).output_tiles)
+    sizes = sizes_for(p.head_dim, work(p).output_tiles)
     return splits_kernel("attention/lean", "lean", p.dtype, sizes, chosen, EQUAL_RUNS)
 
 
@@ -127,7 +126,7 @@ def numba_lean(problem: Problem) -> Any:
     """The Numba kernel."""
     from variants.attention.lean.numba_kernel import lean_kernel
 
-    p, sizes = problem, sizes_for(work(problem).output_tiles)
+    p, sizes = problem, sizes_for(problem.head_dim, work(problem).output_tiles)
     chosen = features.in_numba(p, BR, BC)
     return lean_kernel(p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], chosen)
 

@@ -15,9 +15,12 @@ struct KeysOfRun {
         return key + BC <= first ? key + LEAN_TILE : key;
     }
     __device__ __forceinline__ int tile_after(int key) const { return key + LEAN_TILE; }
+    __device__ __forceinline__ void expect(int) {}
     __device__ __forceinline__ int skipped(int key) const { return first - key; }
-    __device__ __forceinline__ const stored *K(int key) const { return K_head + (size_t)key * D; }
-    __device__ __forceinline__ const stored *V(int key) const { return V_head + (size_t)key * D; }
+    __device__ __forceinline__ const stored *source(bool of_V, int key) const
+    {
+        return (of_V ? V_head : K_head) + (size_t)key * D;
+    }
 };
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
@@ -25,50 +28,43 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
     float *__restrict__ lse, float *O_parts, float *l_parts, float *m_parts, int q_len, int kv_len, int kv_heads, int group,
     unsigned places, unsigned places_per_head, float tau, Limits limits, Scores scores, Sink sink)
 {
-    __shared__ __align__(8) unsigned char found[sizeof(Segment)];
-    Segment &segment = *reinterpret_cast<Segment *>(found);
+    __shared__ __align__(8) unsigned char segments[2 * sizeof(Segment)];
     const Parts parts = {O_parts, l_parts, m_parts};
-    const Runs runs = {places};
+    const Runs runs(places);
     const int t = threadIdx.x, lane = t % 32, group_rows = group * q_len;
 
-    if (t == 0) {
-        segment.to = runs.begin(blockIdx.x);
-        segment.run_end = runs.begin(blockIdx.x + 1);
-    }
-#pragma unroll 1
-    do {
-        __syncthreads();  // nothing of the last segment is read in shared memory any more
-        if (t == 0) {
-            const unsigned kv_head = segment.to / places_per_head;
-            const auto run = limits.of_sequence(kv_head / kv_heads, q_len, kv_len);
-            segment = segment_from(segment.to, segment.run_end, kv_head, kv_head * places_per_head, group_rows, q_len, run);
-        }
-        __syncthreads();
-        const auto first_global_row = [&] { return (size_t)segment.kv_head * group_rows + segment.tile.first_row; };
+    const auto find = [&](Segment &to, unsigned at, unsigned run_end) {
+        if (lane != 0) return;
+        const unsigned kv_head = at / places_per_head;
+        const auto run = limits.of_sequence(kv_head / kv_heads, q_len, kv_len);
+        to = segment_from(at, run_end, kv_head, kv_head * places_per_head, group_rows, q_len, run);
+    };
+    const auto keys_of = [&](const Segment &segment) {
+        const int first_key = (segment.tile.first_lean_tile() + (segment.at - segment.begin)) * LEAN_TILE;
+        const int end_key = (segment.tile.first_lean_tile() + (segment.to - segment.begin)) * LEAN_TILE;
+        const size_t kv_elements = (size_t)segment.kv_head * kv_len * D;
+        return KeysOfRun{K + kv_elements, V + kv_elements, first_key, max(first_key, segment.tile.first),
+                         min(end_key, segment.tile.end)};
+    };
+    // Attention of this part of the output tile.
+    const auto finish_segment = [&](const Segment &segment, const auto &keys, auto &ring, int Q_tile) {
+        const OutputTile tile = segment.tile;
         const auto head_of_row = [&](int row) {
-            return segment.kv_head % kv_heads * group + min((segment.tile.first_row + row) / q_len, group - 1);
+            return segment.kv_head % kv_heads * group + min((tile.first_row + row) / q_len, group - 1);
         };
+        const auto run = limits.of_sequence(segment.kv_head / kv_heads, q_len, kv_len);
+        const int query[2] = {(tile.first_row + lane / 4) % q_len, (tile.first_row + lane / 4 + 8) % q_len};
+        const auto score_of_row = [&](int row) { return scores.of_head(head_of_row(row), q_len, kv_len); };
+        const decltype(score_of_row(0)) score[2] = {score_of_row(lane / 4), score_of_row(lane / 4 + 8)};
+        const RunsOfRows seen = {{run.first(query[0]), run.first(query[1])},
+                                 {run.end(query[0]), run.end(query[1])},
+                                 run.first(min(tile.last_query, q_len - 1)),
+                                 run.end(tile.heads_meet ? 0 : tile.first_query)};
+        share_rows(attend(Q_tile, tau, ring, keys, seen, score, query));
 
-        {
-            // Attention of this part of the output tile.
-            const OutputTile tile = segment.tile;
-            const int first_key = (tile.first_lean_tile() + (segment.at - segment.begin)) * LEAN_TILE;
-            const int end_key = (tile.first_lean_tile() + (segment.to - segment.begin)) * LEAN_TILE;
-            const size_t kv_elements = (size_t)segment.kv_head * kv_len * D;
-            const KeysOfRun keys = {K + kv_elements, V + kv_elements, first_key, max(first_key, tile.first),
-                                    min(end_key, tile.end)};
-            const auto run = limits.of_sequence(segment.kv_head / kv_heads, q_len, kv_len);
-            const int query[2] = {(tile.first_row + lane / 4) % q_len, (tile.first_row + lane / 4 + 8) % q_len};
-            const auto score_of_row = [&](int row) { return scores.of_head(head_of_row(row), q_len, kv_len); };
-            const decltype(score_of_row(0)) score[2] = {score_of_row(lane / 4), score_of_row(lane / 4 + 8)};
-            const RunsOfRows seen = {{run.first(query[0]), run.first(query[1])},
-                                     {run.end(query[0]), run.end(query[1])},
-                                     run.first(min(tile.last_query, q_len - 1)),
-                                     run.end(tile.heads_meet ? 0 : tile.first_query)};
-            share_rows(attend_to_split(Q + first_global_row() * D, tile.rows, tau, keys, seen, score, query));
-        }
-
-        const auto logit_of_row = [&](int row) { return sink.logit(head_of_row(row)); };
-        finish(segment, runs, parts, O + first_global_row() * D, lse + first_global_row(), group_rows, logit_of_row);
-    } while (!segment.is_last());
+        const size_t first_row = (size_t)segment.kv_head * group_rows + tile.first_row;
+        finish(segment, parts, O + first_row * D, lse + first_row, group_rows,
+               [&](int row) { return sink.logit(head_of_row(row)); });
+    };
+    take_run(reinterpret_cast<Segment *>(segments), Q, runs, group_rows, find, keys_of, finish_segment);
 }

@@ -48,6 +48,7 @@ from variants._mma.equal_runs import (
     blocks_for,
     part_buffers,
     places_of,
+    shared_bytes,
     sizes_for,
     too_many,
 )
@@ -59,10 +60,8 @@ from variants._mma.splits import (
     WARPS,
     head_sectors,
     key_bytes,
-    shared_bytes,
     slope_sectors,
     slots,
-    split_sizes,
     splits_kernel,
 )
 from variants._paged import INT32_BYTES, SEQUENCES, WARP_LANES, PackedRows, row_tiles
@@ -96,7 +95,7 @@ def cupy_paged_lean(problem: PagedProblem) -> Any:
     """The CUDA kernel."""
     p = problem
     chosen = _paged.limits(p), features.scores(p), features.sink(p), _paged.window(p), _paged.pool(p)
-    sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(_output_tiles(p)) | {"PAGE": p.page_size}
+    sizes = sizes_for(p.head_dim, _output_tiles(p)) | {"PAGE": p.page_size}
     files = (*_paged.tiles_of_pool(p), *EQUAL_RUNS, *SEQUENCES)
     return splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, chosen, files)
 
@@ -105,7 +104,7 @@ def numba_paged_lean(problem: PagedProblem) -> Any:
     """The Numba kernel."""
     from variants.paged_attention.paged_lean.numba_kernel import paged_lean_kernel
 
-    p, sizes = problem, sizes_for(_output_tiles(problem))
+    p, sizes = problem, sizes_for(problem.head_dim, _output_tiles(problem))
     return paged_lean_kernel(
         p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], p.page_size,
         _paged.in_numba(p, BR, BC), p.window is not None, p.kv_dtype,

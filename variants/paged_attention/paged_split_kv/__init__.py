@@ -96,8 +96,8 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
     first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
     rows = p.sequences * sequence_rows
-    combine_threads, combine_rows = combine_block(most_splits, rows)
-    second = Launch(combine, (rows // combine_rows,), (combine_threads, combine_rows), combine_args)
+    block = combine_block(most_splits, rows)
+    second = Launch(combine, (rows // block[1],), block, combine_args, overlaps_previous=first is not None)
     kept = max(1, splits)
     return Plan(
         launches=tuple(launch for launch in (first, second) if launch is not None),

@@ -72,6 +72,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
     __shared__ Work found;
     __shared__ int pages[PAGES];
     const int t = threadIdx.x, lane = t % 32;
+    let_combination_begin();
 
     // Step 1: this block's rows, sequence, split and key/value head. Blocks with the same keys are neighbours, and so are
     // those whose keys lie in the same pages.
@@ -118,9 +119,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
 // Step 3: the splits put together, a block per row, or a warp if they are few. What a row sees nothing of is not read: it may not
 // have been written. A sink is a key more, without a value, of the first warp's share: once per row.
 extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void paged_split_kv_combine(
-    const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
-    const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, int q_len, int sequence_rows,
-    Limits limits, Sink sink)
+    const float *O_split, const float *l_split, const float *m_split, const int *__restrict__ lengths,
+    stored *__restrict__ O, float *__restrict__ lse, int q_len, int sequence_rows, Limits limits, Sink sink)
 {
     __shared__ Work works[MOST_COMBINE_ROWS];
     Work &found = works[threadIdx.y];
@@ -139,6 +139,7 @@ extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void paged_spli
     const float l = is_first_warp ? Sink::WEIGHT : 0.0f;
     float m = MINUS_INFINITY;
     if (is_first_warp) m = sink.logit(row % sequence_rows / q_len);
+    wait_for_splits();
     combine_splits<HAS_FEW_SPLITS>(O + (size_t)row * D, lse + row, O_split, l_split, m_split, first_stat, sequence_rows, splits,
                                    l, m);
 }
