@@ -233,7 +233,7 @@ def lse_bytes(problem: Problem) -> int:
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:
-    """What may be chosen, the default first. Where tiles of keys are listed, a tile has at most 128 rows, as lists do."""
+    """What may be chosen, the default first. Where tiles of keys are listed, a tile has at most 128 rows."""
     noted = functools.partial(noted_bytes, problem)
     space = warpgroup_tile_space(problem.head_dim, default_tile(problem), noted)
     return space if problem.mask.is_run else [tile for tile in space if tile["Br"] <= 128]
