@@ -1,8 +1,8 @@
 // A block's run, segment by segment: the first keys and rows of Q of a segment arrive while the block ends the one before.
 // equal_runs.cuh is put before this text.
 
-// A warp's ring, as `Ring` in split_attention.cuh, which goes on with the next keys where these end. `Keys` has, besides what
-// it says there,
+// A warp's ring, as `Ring` in split_attention.cuh, which goes on with the next keys where these end. `Keys` has, instead of
+// K(key) and V(key) there,
 //     source(of_V, key)    where K or V begins in memory
 //     expect(key)          that keys are asked for next, from this one on
 template <class Keys> struct ContinuedRing {
