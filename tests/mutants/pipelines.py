@@ -248,12 +248,6 @@ _SOFTMAX = (
         "own.end = (run.end(last_row) + BC - 1) / BC",
         "own.end = run.end(last_row) / BC",
     ),
-    _in(
-        f"{FOLDER}/own_tiles.cuh",
-        "a warpgroup's tile on the diagonal taken for unmasked",
-        "own.whole.to = run.end(first_row) / BC",
-        "own.whole.to = (run.end(first_row) + BC - 1) / BC",
-    ),
     _in(KERNEL, "O not rescaled", _CORRECT, ""),
     _in(SOFTMAX, "P relative to the old maximum", "rows.m[h] = m;", "minus_m[h] = -rows.m[h], rows.m[h] = m;"),
     _in(KERNEL, "l summed in one lane only", "float l = quad_sum(rows.l[h])", "float l = rows.l[h]"),

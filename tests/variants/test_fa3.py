@@ -100,7 +100,7 @@ def test_windows_end_on_and_beside_the_edges_of_tiles(q_len: int, kv_len: int, m
 )
 def test_tiles_of_any_size_give_the_answer(head_dim: int, tile: dict[str, int], mask: str):
     problem = Problem(heads=2, kv_heads=1, q_len=250, kv_len=403, head_dim=head_dim, dtype="float16", mask=mask)
-    assert_right(problem, tile=tile)
+    assert_right(problem, regime="normal", tile=tile)  # where scores rise, keys before a window have no weight
 
 
 # NaN in V at element k of key k, or that many further: O shows which row saw which key, as far as windows are shorter
