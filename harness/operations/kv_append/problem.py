@@ -56,7 +56,8 @@ class AppendProblem(PagedPool):
     )  # fmt: skip
     """Number of keys of each sequence after the append. A single number applies to all `batch` sequences."""
     new_lengths: tuple[int, ...] = option(
-        (1, 20, 512), "new tokens of each sequence, 0 or more, at its end; a single number applies to all",
+        (1, 20, 512),
+        "new tokens of each sequence, 0 or more; --lengths includes these tokens. A single number applies to all",
         metavar="N[+N...]", parse=parse_lengths, default_text="1+20+512",
     )  # fmt: skip
     """Number of new tokens of each sequence, which `lengths` count. A single number applies to all sequences."""

@@ -50,7 +50,8 @@ class PagedSizes(PagedSequences):
     dtype: str = option("float16", ", ".join(DTYPES), metavar="DTYPE", parse=str)
     """Data type of Q and O, and of K and V unless there is a `kv_dtype`: float16, bfloat16 or float32."""
     kv_dtype: str | None = option(
-        None, f"how K and V are stored if not as Q: {', '.join(KV_DTYPES)}, with a scale per key/value head",
+        None,
+        f"dtype of K and V if it differs from that of Q: {', '.join(KV_DTYPES)}, with one scale per key/value head",
         metavar="DTYPE", parse=str, default_text="the value of --dtype",
     )  # fmt: skip
     """How K and V are stored: `e4m3`, with float32 scales K_scale and V_scale per key/value head by which stored

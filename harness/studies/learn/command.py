@@ -34,7 +34,11 @@ class LearnRequest(Request):
         "current folder; check STEP FILE: check a solution; new-step NAME: write a step to start from",
         nargs="*",
     )
-    predict: str | None = option("NUMBER", "your prediction, such as 33MB or 1310720; without it, a terminal asks")
+    predict: str | None = option(
+        "NUMBER",
+        "your prediction of the figure that the step asks for, such as 33MB or 1310720. Without this option, the "
+        "command asks in a terminal",
+    )
     progress: Path | None = option(
         "FILE.json", "where your progress is kept (default: path.json in the folder of kept results)", type=Path
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.studies.why import causes
 from harness.studies.why.attribution import Attributed
-from harness.studies.why.decisions import has_no_tiles
+from harness.studies.why.decisions import FEW_PRODUCTS, MANY_TIMES, has_no_tiles
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.result import ROOFLINE, WhyResult
@@ -229,7 +229,9 @@ def _notes(result: WhyResult) -> list[str]:
     untiled = [profile.variant for profile in _profiles(result) if has_no_tiles(profile)]
     if untiled:
         notes.append(
-            f"Untiled kernels, such as {' and '.join(untiled)}, typically take about four times as long as predicted."
+            f"Kernels that load their inputs at least {MANY_TIMES} times and use each loaded element in fewer than "
+            f"{FEW_PRODUCTS} multiplications, such as {' and '.join(untiled)}, typically take about four times as long "
+            "as predicted."
         )
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
     notes.append(f"Verdicts: {verdicts}.")

@@ -174,7 +174,10 @@ def test_a_note_names_kernels_whose_time_is_underestimated_and_grids_that_are_sm
     status, out, _ = call(capsys, *pair)
     words = " ".join(out.split())
     assert status == 0
-    assert "Untiled kernels, such as row-wise-cupy, typically take about four times as long as predicted." in words
+    assert (
+        "Kernels that load their inputs at least 4 times and use each loaded element in fewer than 4 multiplications, "
+        "such as row-wise-cupy, typically take about four times as long as predicted."
+    ) in words
     assert "good-cupy has 10 blocks for 132 multiprocessors, so this comparison says little about its speed" in words
     alone = " ".join(call(capsys, "good-cupy", *PAIR[2:])[1].split())
     assert "good-cupy has 2 blocks for 132 multiprocessors, so this prediction says little" in alone
