@@ -111,9 +111,9 @@ def bench_notes(result: BenchResult) -> list[str]:
         f"Device: {device_line(result.device)}{driver}. Measured on it just now: copy "
         f"{ceilings.copy_bytes_per_s / 1e12:.2f} TB/s, matrix product {ceilings.matrix_dtype} "
         f"{ceilings.matrix_flops / 1e12:.1f} TFLOP/s.",
-        "time: median of cold runs, all contenders taking turns, L2 overwritten before each; ± is half the 95 % "
-        "interval of the median. Ranked by time; = marks times whose intervals overlap, so that their order is "
-        "unknown.",
+        "time: median of cold runs, all contenders taking turns, L2 overwritten before each; ± is half the "
+        "width of the 95 % confidence interval of the median. Ranked by time; = marks times whose intervals overlap, "
+        "so that their order is unknown.",
         f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; clock: measured "
         "during these runs. If the sustained time is much longer than the cold one, the clock rate fell or, for short "
         "kernels, the host could not launch any faster.",
