@@ -16,7 +16,7 @@ from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import operation_named
 from harness.operations.attention.layout import DRAWN_OF_GRADIENTS, Layout
-from harness.operations.attention.score_terms import SLOPES
+from harness.operations.attention.score_terms import SLOPES, TERMS
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.override import override
@@ -122,7 +122,10 @@ class BackwardAxes(WrappedAxes):
 
     @override
     def far_cases(self, builds: Sequence[BackwardBuild], seed: int) -> Sequence[Case]:
-        return tuple(map(backward_case, self.inner.far_cases([build.forward for build in builds], seed)))
+        # Kernels get another batch, and the gradients of these terms are sums over it.
+        summed = {term.field for term in TERMS if term.has_gradient}
+        kept = [build.forward for build in builds if not summed & set(build.forward.features)]
+        return tuple(map(backward_case, self.inner.far_cases(kept, seed))) if kept else ()
 
     @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:

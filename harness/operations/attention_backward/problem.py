@@ -12,6 +12,7 @@ from harness.operations.attention.layout import GRADIENTS, TENSORS, Layout, Shap
 from harness.operations.attention.masks import END_ROWS, FIRST_ROWS
 from harness.operations.attention.problem import Problem
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 GRADIENT_OF = "d"
 """Beginning of the name of a gradient: `dbias` is the gradient of the input `bias`."""
@@ -57,6 +58,12 @@ class BackwardProblem(Problem):
             further += _runs_of_keys(self.batch, self.kv_len)
         rows = _tensors(tuple(self.shapes.items()), self.dtype, self.layout)
         return (*rows, *further, *self.gradients_of_terms)
+
+    @property
+    @override
+    def _why_not_far(self) -> str | None:
+        summed = [term.field for term in self.terms if term.has_gradient]
+        return f"{summed[0]}, whose gradient is a sum over another batch" if summed else super()._why_not_far
 
     @property
     def gradients_of_terms(self) -> tuple[Tensor, ...]:

@@ -13,11 +13,15 @@ from harness.execution.judging.question import Question
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
+from harness.model.spread import FAR
 from harness.operations.attention.bias import AXES
+from harness.operations.attention.cases.build import AttentionBuild
+from harness.operations.attention_backward.cases import BackwardBuild
 from harness.operations.attention_backward.error_budget import error_budget
 from harness.operations.attention_backward.inputs import REGIMES
 from harness.operations.attention_backward.oracle import gradients
 from harness.operations.attention_backward.problem import BackwardProblem
+from harness.support.errors import ProblemError
 
 ON_CHIP = Numerics(scores="float32", weights="float32", functions="accurate", tanh="accurate", sums="nearest")
 STORED = Numerics(scores="problem", weights="problem", functions="accurate", sums="nearest")
@@ -195,3 +199,17 @@ def test_outputs_are_those_of_the_inputs():
     shapes = {tensor.name: (tensor.shape, tensor.dtype) for tensor in problem.outputs}
     assert shapes["dbias"] == ((4, 1, 33), "float32") and shapes["dsinks"] == ((4,), "float32")
     assert list(shapes) == ["dQ", "dK", "dV", "dbias", "dsinks"]
+
+
+@pytest.mark.parametrize("field", ["bias", "sinks"])
+def test_gradients_that_are_sums_over_the_batch_are_not_asked_for_in_another_batch(field: str):
+    value: Any = "heads" if field == "bias" else True
+    with pytest.raises(ProblemError, match=f"far cannot be combined with {field}, whose gradient is a sum"):
+        BackwardProblem(**SIZES, **{field: value}, far=FAR)
+    axes = operation_named("attention-backward").axes(None, (), ())
+    builds = [
+        BackwardBuild(AttentionBuild("float32", 16)),
+        BackwardBuild(AttentionBuild("float16", 16, features=(field,))),
+    ]
+    cases = axes.far_cases(builds, 0)
+    assert cases and not any(case.problem.gradients_of_terms for case in cases)
