@@ -37,7 +37,7 @@ class LearnRequest(Request):
     predict: str | None = option(
         "NUMBER",
         "your prediction of the figure that the step asks for, such as 33MB or 1310720. Without this option, the "
-        "command asks in a terminal",
+        "command asks for the prediction if it runs in a terminal",
     )
     progress: Path | None = option(
         "FILE.json", "where your progress is kept (default: path.json in the folder of kept results)", type=Path
