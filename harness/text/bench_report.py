@@ -115,8 +115,8 @@ def bench_notes(result: BenchResult) -> list[str]:
         "width of the 95 % confidence interval of the median. Ranked by time; = marks times whose intervals overlap, "
         "so that their order is unknown.",
         f"sustained: mean over at least {result.effort.sustained_seconds:g} s of back-to-back runs, caches warm; "
-        "clock: measured during these runs. If the sustained time is much longer than the cold one, the clock rate fell "
-        "or, for short kernels, the host could not launch any faster.",
+        "clock: measured during these runs. If the sustained time is much longer than the cold one, the clock rate "
+        "fell or, for short kernels, the host could not launch any faster.",
         f"TFLOP/s: {operation.flops_in_words}. GB/s: the bytes of sectors that the variant claims, per second of the "
         "median time; above 100 % of copy, caches served some of these bytes.",
     ]
