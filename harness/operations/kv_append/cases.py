@@ -24,6 +24,7 @@ from harness.operations.paged_attention.axes import BATCHES, CROWD, POOLS, TABLE
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.build import builds_of as paged_builds_of
 from harness.operations.paged_attention.sequences import lengths_in_words
+from harness.operations.paged_attention.simplification import changed
 from harness.support.override import override
 
 OLD, NEW, BATCH, HEADS, POOL, PREFIX, TABLE = "old keys", "new tokens", "batch", "heads", "pool", "prefix", "table"
@@ -206,7 +207,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
     p: AppendProblem = case.problem
     for nearer in nearer_than(p.far):
-        yield _changed(case, far=nearer)
+        yield changed(case, far=nearer)
     pairs = list(zip(p.old_lengths, p.new_lengths))
     few = min(len(pairs), MOST_TAKEN_ONE_BY_ONE)
     if len(pairs) > 1:
@@ -224,9 +225,9 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
                 yield _of_sequences(case, [*pairs[:at], (old, fewer), *pairs[at + 1 :]])
     for heads in (1, 2):
         if heads < p.kv_heads:
-            yield _changed(case, kv_heads=heads)
+            yield changed(case, kv_heads=heads)
     for field, plain in (("prefix", 0), ("pages", None), ("table_len", None)):
-        yield _changed(case, **{field: plain})
+        yield changed(case, **{field: plain})
     yield from case.with_fewer_edits()
     for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, build)
@@ -239,7 +240,7 @@ def enlarged(case: Case, builds: Builds) -> Case:
     p: AppendProblem = case.problem
     pairs = [(old, max(new, 2 * p.page_size + 3)) for old, new in zip(p.old_lengths, p.new_lengths)]
     larger = _of_sequences(case, pairs + [pairs[-1]] * (3 - len(pairs)))
-    return _changed(larger, kv_heads=max(2, p.kv_heads))
+    return changed(larger, kv_heads=max(2, p.kv_heads))
 
 
 def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
@@ -273,7 +274,7 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
 def _of_sequences(case: Case, pairs: Sequence[tuple[int, int]]) -> Case:
     """With sequences of these keys before the append and new tokens."""
     lengths, new_lengths = zip(*((old + new, new) for old, new in pairs))
-    return _changed(case, lengths=lengths, new_lengths=new_lengths)
+    return changed(case, lengths=lengths, new_lengths=new_lengths)
 
 
 def _rebuilt(case: Case, build: AppendBuild) -> Case:
@@ -284,18 +285,6 @@ def _rebuilt(case: Case, build: AppendBuild) -> Case:
         pages, rest = divmod(count, p.page_size)
         return pages * build.page_size + min(rest, build.page_size - 1)
 
-    changed = _of_sequences(case, [(rows(old), rows(new)) for old, new in zip(p.old_lengths, p.new_lengths)])
+    rebuilt = _of_sequences(case, [(rows(old), rows(new)) for old, new in zip(p.old_lengths, p.new_lengths)])
     fields = {"dtype": build.dtype, "head_dim": build.head_dim, "page_size": build.page_size}
-    return dataclasses.replace(_changed(changed, **fields), tile=build.tile)
-
-
-def _changed(case: Case, **fields: object) -> Case:
-    """With these fields of its problem, the pool as large as it has to be, and without the edits outside of it."""
-    p: AppendProblem = case.problem
-    whole = {**p.to_fields(), "far": p.far, "batch": None, "pages": None, "table_len": None, **fields}
-    problem = AppendProblem.from_fields(whole)
-    if "pages" not in fields and p.pages is not None and p.pages >= problem.pages_in_use:
-        problem = dataclasses.replace(problem, pages=p.pages)
-    if "table_len" not in fields and p.table_len is not None and p.table_len >= problem.table_shape[1]:
-        problem = dataclasses.replace(problem, table_len=p.table_len)
-    return case.with_problem(problem)
+    return dataclasses.replace(changed(rebuilt, **fields), tile=build.tile)

@@ -43,6 +43,7 @@ class AppendProblem(PagedPool):
     """
 
     operation: ClassVar[str] = "kv-append"
+    ALWAYS_SHOWN = ("kv_heads", "lengths", "new_lengths", "head_dim")
 
     batch: int | None = option(
         None, "number of sequences, if --lengths is a single number", default_text="as many as --lengths has"
@@ -203,15 +204,6 @@ class AppendProblem(PagedPool):
     def to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return super().to_fields() | {"new_lengths": list(self.new_lengths)}
-
-    @override
-    def to_short_fields(self) -> dict[str, Any]:
-        """Return `to_fields` without defaults, but with lengths, heads and head_dim."""
-        # What follows from other fields is left out where it does.
-        always = ("kv_heads", "lengths", "new_lengths", "head_dim")
-        plain = type(self)(**{name: getattr(self, name) for name in (*always, "prefix", "page_size")})
-        expected = plain.to_fields() | {"prefix": 0, "page_size": type(self)().page_size}
-        return {name: v for name, v in self.to_fields().items() if name in always or v != expected.get(name)}
 
 
 def new_in_words(new_lengths: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option, require_extents
 from harness.model.spread import FAR, elements_apart, in_powers
@@ -42,6 +42,7 @@ class MlaProblem(PagedSequences):
     """
 
     operation: ClassVar[str] = "mla-decode"
+    ALWAYS_SHOWN = ("heads", "lengths", "latent_dim", "rope_dim")
 
     batch: int | None = option(
         None, "number of sequences, if --lengths is a single number", default_text="as many as --lengths has"
@@ -173,12 +174,3 @@ class MlaProblem(PagedSequences):
             f"pages of {self.page_size}, {heads}, {rows}, rows of {self.latent_dim} + {self.rope_dim}, {self.dtype}, "
             f"scale {self.tau:.6g}{apart}"
         )
-
-    @override
-    def to_short_fields(self) -> dict[str, Any]:
-        """Return `to_fields` without defaults, but with lengths, heads and widths."""
-        # What follows from other fields is left out where it does.
-        always = ("heads", "lengths", "latent_dim", "rope_dim")
-        plain = type(self)(**{name: getattr(self, name) for name in (*always, "prefix", "page_size")})
-        expected = plain.to_fields() | {"prefix": 0, "page_size": type(self)().page_size}
-        return {name: v for name, v in self.to_fields().items() if name in always or v != expected.get(name)}

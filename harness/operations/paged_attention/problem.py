@@ -99,6 +99,7 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     """
 
     operation: ClassVar[str] = "paged-attention"
+    ALWAYS_SHOWN = ("heads", "kv_heads", "lengths", "head_dim")
     TERMS: ClassVar[tuple[ScoreTerm, ...]] = TERMS_OF_HEADS
 
     window: int | None = option(
@@ -224,12 +225,3 @@ class PagedProblem(HeadScoreFields, PagedSizes):
             if fields[name] is None:
                 del fields[name]
         return fields | {term.field: term.as_json(terms[term.field]) for term in self.terms}
-
-    @override
-    def to_short_fields(self) -> dict[str, Any]:
-        """Return `to_fields` without defaults, but with lengths, heads and head_dim."""
-        # What follows from other fields is left out where it does.
-        plain = type(self)(lengths=self.lengths, prefix=self.prefix, page_size=self.page_size, head_dim=self.head_dim)
-        always, expected = ("heads", "kv_heads", "lengths", "head_dim"), plain.to_fields()
-        expected |= {"prefix": 0, "page_size": type(self)().page_size}
-        return {name: v for name, v in self.to_fields().items() if name in always or v != expected.get(name)}

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -46,6 +46,9 @@ class PagedPool(BaseProblem):
 
     Those are options: `PagedProblem` describes them.
     """
+
+    ALWAYS_SHOWN: ClassVar[tuple[str, ...]]
+    """The fields of `to_short_fields` even where they have their defaults."""
 
     batch: int | None
     lengths: tuple[int, ...]
@@ -166,6 +169,18 @@ class PagedPool(BaseProblem):
         if not self.far:
             del fields["far"]
         return fields
+
+    @override
+    def to_short_fields(self) -> dict[str, Any]:
+        """Return `to_fields` without defaults, but with the fields of `ALWAYS_SHOWN`."""
+        # What follows from other fields is left out where it does.
+        plain = type(self)(**{name: getattr(self, name) for name in (*self.ALWAYS_SHOWN, "prefix", "page_size")})
+        expected = plain.to_fields() | {"prefix": 0, "page_size": type(self)().page_size}
+        return {
+            name: value
+            for name, value in self.to_fields().items()
+            if name in self.ALWAYS_SHOWN or value != expected.get(name)
+        }
 
 
 class PagedSequences(PagedPool):

@@ -14,7 +14,7 @@ from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PLAIN_WINDOW, PagedBuild
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE
 from harness.operations.paged_attention.problem import PagedProblem
-from harness.operations.paged_attention.sequences import WINDOW, lengths_in_words
+from harness.operations.paged_attention.sequences import WINDOW, PagedPool, lengths_in_words
 
 RISING = "rising"
 """Inputs under which every further key matters: tried where fewer keys hide a mistake."""
@@ -52,29 +52,29 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
     p: PagedProblem = case.problem
     for nearer in nearer_than(p.far):
-        yield _changed(case, far=nearer)
+        yield changed(case, far=nearer)
     if case.check is not None and sum(builds.of(case).tiles(p)) > MOST_TAKEN_ONE_BY_ONE:
         yield dataclasses.replace(case, check=None)  # what takes long is made cheap first
     for lengths in _fewer_sequences(p.lengths):
-        yield _changed(case, lengths=lengths)
+        yield changed(case, lengths=lengths)
     for lengths in _shorter(p, builds.of(case)):
-        yield _changed(case, lengths=lengths)
-        yield dataclasses.replace(_changed(case, lengths=lengths), regime=RISING)
+        yield changed(case, lengths=lengths)
+        yield dataclasses.replace(changed(case, lengths=lengths), regime=RISING)
     for heads, kv_heads in dict.fromkeys(((1, 1), (2, 2), (2, 1), (4, 2), (p.group, 1), (p.kv_heads, p.kv_heads))):
-        yield _changed(case, heads=heads, kv_heads=kv_heads)
+        yield changed(case, heads=heads, kv_heads=kv_heads)
     for q_len in dict.fromkeys((1, 2, p.q_len // 2, p.q_len - 1)):
         if 1 <= q_len < p.q_len:
-            yield _changed(case, q_len=q_len)
+            yield changed(case, q_len=q_len)
     if p.window is not None:
         for window in dict.fromkeys((None, 0, 1, p.page_size, p.window // 2, p.window - 1)):
             if window is None or 0 <= window < p.window:
-                yield _changed(case, window=window)
+                yield changed(case, window=window)
     if p.kv_dtype is not None:
-        yield _changed(case, kv_dtype=None)
+        yield changed(case, kv_dtype=None)
     for term in p.terms:
-        yield _changed(case, **{term.field: term.off})
+        yield changed(case, **{term.field: term.off})
     for field, plain in (("prefix", 0), ("pages", None), ("table_len", None), ("scale", None)):
-        yield _changed(case, **{field: plain})
+        yield changed(case, **{field: plain})
     yield from case.with_fewer_edits()
     for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
@@ -88,7 +88,7 @@ def enlarged(case: Case, builds: Builds) -> Case:
     least = 2 * builds.of(case).tile_keys + p.page_size // 2 + 1
     lengths = tuple(max(length, least) for length in p.lengths)
     kv_heads = max(2, p.kv_heads)
-    return _changed(case, lengths=lengths + (least,) * (3 - len(lengths)), heads=kv_heads * p.group, kv_heads=kv_heads)
+    return changed(case, lengths=lengths + (least,) * (3 - len(lengths)), heads=kv_heads * p.group, kv_heads=kv_heads)
 
 
 def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
@@ -98,9 +98,9 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
     sequences = len(p.lengths)
     return [
         ProbedAxis(
-            "keys per sequence", max(p.lengths), build.tile_keys, lambda n: _changed(case, lengths=(n,) * sequences)
+            "keys per sequence", max(p.lengths), build.tile_keys, lambda n: changed(case, lengths=(n,) * sequences)
         ),
-        ProbedAxis("q_len", p.q_len, 1, lambda n: _changed(case, q_len=n)),
+        ProbedAxis("q_len", p.q_len, 1, lambda n: changed(case, q_len=n)),
     ]
 
 
@@ -166,7 +166,7 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         other = plainer.tile_keys if by_tiles else plainer.page_size
         return count * other + min(rest, other - 1)
 
-    changed = _changed(
+    rebuilt = changed(
         case,
         lengths=tuple(map(length, p.lengths)),
         dtype=plainer.dtype,
@@ -182,7 +182,7 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
             for term in p.TERMS
         },
     )
-    return dataclasses.replace(changed, tile=plainer.tile)
+    return dataclasses.replace(rebuilt, tile=plainer.tile)
 
 
 def shorter(problem: PagedProblem) -> Iterator[tuple[str, PagedProblem]]:
@@ -194,14 +194,12 @@ def shorter(problem: PagedProblem) -> Iterator[tuple[str, PagedProblem]]:
         yield words, dataclasses.replace(problem, lengths=lengths, pages=None, table_len=None, in_use=None)
 
 
-def _changed(case: Case, **fields: object) -> Case:
+def changed(case: Case, **fields: object) -> Case:
     """With these fields of its problem, the pool as large as it has to be, and without the edits outside of it."""
-    p: PagedProblem = case.problem
-    problem: PagedProblem = PagedProblem.from_fields(
-        {**p.to_fields(), "batch": None, "pages": None, "table_len": None, **fields}
-    )
+    p: PagedPool = case.problem
+    problem = type(p).from_fields({**p.to_fields(), "batch": None, "pages": None, "table_len": None, **fields})
     if "pages" not in fields and p.pages is not None and p.pages >= problem.pages_in_use:
-        problem = dataclasses.replace(problem, pages=p.pages)
+        problem = problem.with_fields(pages=p.pages)
     if "table_len" not in fields and p.table_len is not None and p.table_len >= problem.table_shape[1]:
-        problem = dataclasses.replace(problem, table_len=p.table_len)
+        problem = problem.with_fields(table_len=p.table_len)
     return case.with_problem(problem)

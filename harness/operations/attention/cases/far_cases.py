@@ -26,8 +26,7 @@ def cases_of_campaign(builds: Sequence[AttentionBuild], seed: int) -> tuple[Case
     """Return the cases of the first build, and those for scratch memory, in the first build of 16 bits if there is one.
 
     Many kernels have scratch memory only there, to sum in float32. If the builds have layouts, the first such build has
-    cases, too: kernels may compute offsets from strides elsewhere. These have no other features, since a gradient that
-    is a sum over the batch would be that of another batch.
+    cases, too: kernels may compute offsets from strides elsewhere. These have no other features.
     """
     kept = [build for build in builds if not {DROPOUT, LAYOUT} & set(build.features)]
     narrow = next((build for build in kept if ELEMENT_BYTES[build.dtype] == 2), builds[0])
