@@ -39,20 +39,28 @@ def far_cases(build: AttentionBuild, seed: int, far: int = FAR) -> tuple[Case, .
     """Return one case with many rows and few keys, and one with few rows and many keys, each of a single head.
 
     A sequence is as long as it has to be for a batch of at most `MOST_SEQUENCES`. None with dropout, whose numbers
-    depend on the batch. With a layout there are two heads, so that heads and rows have different strides.
+    depend on the batch. With a layout there are two heads, so that heads and rows have different strides. If rows of V
+    have a length of their own, the tensors with the shorter rows reach the distance, too.
     """
     if DROPOUT in build.features:
         return ()
-    shortest_row = min(build.head_dim, build.v_head_dim or build.head_dim)
+    shortest_row, longest_row = sorted((build.head_dim, build.v_head_dim or build.head_dim))
     heads = 2 if LAYOUT in build.features else 1
     long = -(-far // ((MOST_SEQUENCES - 1) * heads * shortest_row)) + 1
     # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.
     few = min(build.tile_keys + FEW_ROWS, 2 * shortest_row - 1)
     features = build.drawn_features(lambda values: values[0])
+    far_of_longest = -(-far // shortest_row) * longest_row
     return tuple(
         Case(
             Problem(
-                heads=heads, q_len=q_len, kv_len=kv_len, head_dim=build.head_dim, dtype=build.dtype, far=far, **features
+                heads=heads,
+                q_len=q_len,
+                kv_len=kv_len,
+                head_dim=build.head_dim,
+                dtype=build.dtype,
+                far=far_of_longest,
+                **features,
             ),
             seed=seed,
             tile=build.tile,
