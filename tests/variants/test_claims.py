@@ -25,7 +25,7 @@ from claimed_traffic import bytes_by_buffer, claimed, counted, traffic
 from emulators import emulator
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
-from lanes import exhaustive_unless, is_exhaustive, thorough_unless
+from lanes import exhaustive, exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.execution.planning.variant_calls import refusal_of
@@ -47,8 +47,14 @@ from variants.attention.fa2 import default_tile as fa2_tile
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAME_WITHOUT_CLAIM = "one-thread-per-row"
 CLAIMING = [variant for variant in VARIANTS if variant.claim is not None]
+
+
+def is_usual(variant: Variant) -> bool:
+    return variant.name in FEW
+
+
 parametrize_variants = pytest.mark.parametrize(
-    "variant", thorough_unless(lambda variant: variant.name in FEW, CLAIMING), ids=lambda variant: variant.name
+    "variant", thorough_unless(is_usual, CLAIMING), ids=lambda variant: variant.name
 )
 
 ALIGNED = {
@@ -84,7 +90,15 @@ def assert_claimed(variant: Variant, problem: Problem) -> None:
     assert claim.further_read_bytes or moved == claim
 
 
-@parametrize_variants
+# Both languages share a claim, and each kernel in Numba is seconds of compiling. Shapes are drawn for both below.
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *thorough_unless(is_usual, [v for v in CLAIMING if v.backend == "cupy" or is_usual(v)]),
+        *exhaustive(v for v in CLAIMING if v.backend != "cupy" and not is_usual(v)),
+    ],
+    ids=lambda variant: variant.name,
+)
 @pytest.mark.parametrize("problem", ALIGNED.values(), ids=ALIGNED)
 def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, problem: Problem):
     if (reason := refusal_of(variant, problem)) is not None:

@@ -170,15 +170,19 @@ def is_right(question: Question, outputs: Outputs) -> bool:
     return all(same(wrong, question.answer[name]) for name, wrong in outputs.items())
 
 
+def declared(problem: BaseProblem) -> list[Numerics]:
+    """What may be declared, less what is the same for this problem."""
+    heeded = operation_named(problem.operation).numerics_used(problem)
+    return list({tuple(getattr(each, name) for name in heeded): each for each in DECLARED.values()}.values())
+
+
 def passing(operation: str, regime: str, dtype: str, length: int) -> list[str]:
     """The trivial wrong answers that pass, whatever is declared."""
     fields = OPERATIONS[operation][1](length)
     question = Question.draw(operation_named(operation).problem(dtype=dtype, **fields), regime, 1)
-    heeded = operation_named(operation).numerics_used(question.problem)
-    numerics = {tuple(getattr(each, name) for name in heeded): each for each in DECLARED.values()}
     return [
         f"{regime}, {dtype}, {length}: {name} under {each}"
-        for (name, outputs), each in itertools.product(wrong_answers(question), numerics.values())
+        for (name, outputs), each in itertools.product(wrong_answers(question), declared(question.problem))
         if not is_right(question, outputs) and judged(question, outputs, each).verdict == PASS
     ]
 
@@ -215,19 +219,24 @@ COMMON: tuple[dict[str, object], ...] = ({}, {"mask": "causal"}, {"mask": "windo
 )
 def test_default_problems_of_attention_decide_whatever_is_declared(name: str, dtype: str, fields: dict[str, object]):
     question = Question.draw(operation_named(name).problem(dtype=dtype, **fields))
-    assert [text for text, each in DECLARED.items() if not question.power(each).decides] == []
+    assert [each for each in declared(question.problem) if not question.power(each).decides] == []
+
+
+OTHERS = list(itertools.product(("kv-append", "paged-attention", "softmax"), DTYPES))
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    thorough_unless(
-        lambda case: case[0] == "softmax" or case[1] == "bfloat16",
-        itertools.product(("kv-append", "mla-decode", "paged-attention", "softmax"), DTYPES),
-    ),
+    [
+        *thorough_unless(lambda case: case[0] == "softmax" or case[1] == "bfloat16", OTHERS),
+        # Rows of 576 numbers take half a minute for each dtype.
+        *thorough_unless(lambda case: False, [("mla-decode", "bfloat16")]),
+        *exhaustive([("mla-decode", "float16"), ("mla-decode", "float32")]),
+    ],
 )
 def test_other_default_problems_decide_whatever_is_declared(name: str, dtype: str):
     question = Question.draw(operation_named(name).problem(dtype=dtype))
-    assert [text for text, each in DECLARED.items() if not question.power(each).decides] == []
+    assert [each for each in declared(question.problem) if not question.power(each).decides] == []
 
 
 @pytest.mark.parametrize(("dtype", "scalings", "least"), [("bfloat16", 1, 5), ("float16", 1, 100), ("float16", 4, 50)])

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.compiles(False)
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "resuming an interrupted command"
 TOLD_WITHIN_SECONDS = 60.0
-EXAMPLES = 100
+EXAMPLES = 60
 LONG = ("--examples", str(EXAMPLES))
 """Many seconds of one process: the campaign is cut off when something of it is on the disk, long before it is done."""
 
