@@ -47,14 +47,9 @@ from variants.attention.fa2 import default_tile as fa2_tile
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAME_WITHOUT_CLAIM = "one-thread-per-row"
 CLAIMING = [variant for variant in VARIANTS if variant.claim is not None]
-
-
-def is_usual(variant: Variant) -> bool:
-    return variant.name in FEW
-
-
+USUAL = [variant for variant in CLAIMING if variant.name in FEW]
 parametrize_variants = pytest.mark.parametrize(
-    "variant", thorough_unless(is_usual, CLAIMING), ids=lambda variant: variant.name
+    "variant", thorough_unless(USUAL.__contains__, CLAIMING), ids=lambda variant: variant.name
 )
 
 ALIGNED = {
@@ -90,12 +85,12 @@ def assert_claimed(variant: Variant, problem: Problem) -> None:
     assert claim.further_read_bytes or moved == claim
 
 
-# Both languages share a claim, and each kernel in Numba is seconds of compiling. Shapes are drawn for both below.
+# Both languages share a claim, and each kernel in Numba takes seconds. Shapes are drawn for both below.
 @pytest.mark.parametrize(
     "variant",
     [
-        *thorough_unless(is_usual, [v for v in CLAIMING if v.backend == "cupy" or is_usual(v)]),
-        *exhaustive(v for v in CLAIMING if v.backend != "cupy" and not is_usual(v)),
+        *thorough_unless(USUAL.__contains__, [v for v in CLAIMING if v.backend == "cupy" or v in USUAL]),
+        *exhaustive(v for v in CLAIMING if v.backend != "cupy" and v not in USUAL),
     ],
     ids=lambda variant: variant.name,
 )
