@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -154,7 +155,7 @@ def _difference(
     second: Arrays,
     what: str,
     own: tuple[slice, ...] = (),
-    there: tuple[slice, ...] = (),
+    there: tuple[Any, ...] = (),
 ) -> _Difference:
     """Return how far two results are apart, `what` describes the second, and how many elements of an output differ."""
 

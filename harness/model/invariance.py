@@ -33,8 +33,8 @@ class Change:
     inputs: Mapping[str, np.ndarray]
     own: tuple[slice, ...]
     """Where these elements are in each output of the first problem; the leading axes."""
-    there: tuple[slice, ...]
-    """Where they are in each output of `problem`."""
+    there: tuple[Any, ...]
+    """Where they are in each output of `problem`, slices or arrays of indices."""
 
 
 def with_rows_before(Q: np.ndarray, rows: int) -> np.ndarray:

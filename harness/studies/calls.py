@@ -43,8 +43,9 @@ def run(variant: str | Variant, *, plugin: Plugins = (), **arrays_and_options: A
     with the strides of the arrays, such as those of a transposed tensor, and write O with its axes in Q's order.
 
     With `cu_seqlens_q` and `cu_seqlens_k`, whole numbers of shape (sequences + 1,), arrays are unpadded sequences as
-    `flash_attn_varlen_func` takes them: (all rows, heads, head_dim), `.outputs["lse"]` (heads, all rows). Raises
-    `UsageError`, and `UnsupportedProblem` with the variant's reason.
+    `flash_attn_varlen_func` takes them: (all rows, heads, head_dim), `.outputs["lse"]` (heads, all rows). With
+    `operation="paged-attention"` and `cu_seqlens_q`, so are Q, O and lse. Raises `UsageError`, and
+    `UnsupportedProblem` with the variant's reason.
     """
     run_on_arrays = command_named("run").call
     assert run_on_arrays is not None

@@ -130,7 +130,11 @@ def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, w
 
 
 def other_outputs(
-    trial: Trial, outputs: Arrays, what: str, where: slice = slice(None), names: Container[str] | None = None
+    trial: Trial,
+    outputs: Arrays,
+    what: str,
+    where: slice | tuple[slice, ...] = slice(None),
+    names: Container[str] | None = None,
 ) -> str | None:
     """Describe the first output whose elements `where` have other bits than `outputs`; None if there is none.
 

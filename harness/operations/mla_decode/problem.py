@@ -159,7 +159,7 @@ class MlaProblem(PagedSequences):
     @property
     def flops(self) -> int:
         """2 (2 latent_dim + rope_dim) for each pair of a query row and a key it sees: its score and its value."""
-        pairs = self.heads * sum(map(self.seen_pairs, self.lengths))
+        pairs = self.heads * sum(map(self.seen_pairs, self.lengths, self.rows))
         return 2 * (self.head_dim + self.latent_dim) * pairs
 
     @property

@@ -149,18 +149,20 @@ class PagedAxes(NamedAxes):
         if prefix == ahead and fits:
             # They share more than a kernel takes at once, and each has less than a page besides.
             lengths = tuple(ahead + length % size if length else 0 for length in lengths)
-        plain = PagedProblem(
-            lengths=lengths,
-            heads=heads,
-            kv_heads=kv_heads,
-            q_len=q_len,
-            head_dim=build.head_dim,
-            dtype=build.dtype,
-            page_size=size,
-            prefix=prefix,
-            scale=rng.choice(SCALES[choice[SCALE]]),
+        fields = {
+            "lengths": lengths,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "q_len": q_len,
+            "head_dim": build.head_dim,
+            "dtype": build.dtype,
+            "page_size": size,
+            "prefix": prefix,
+            "scale": rng.choice(SCALES[choice[SCALE]]),
             **build.drawn_features(rng.choice),
-        )
+        }
+        most_pairs = work // (heads * len(lengths))
+        plain = PagedProblem(**fields | build.drawn_rows(rng.choice, lengths, q_len, most_pairs))
         pool_bytes = LARGE_POOL * size * build.head_dim * ELEMENT_BYTES[build.dtype]
         pool = POOLS[choice[POOL]] if not is_lone or pool_bytes > LARGEST_POOL_BYTES else lambda used: LARGE_POOL
         problem = with_pool(plain, pool, TABLES[choice[TABLE]])

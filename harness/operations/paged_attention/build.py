@@ -17,6 +17,7 @@ from harness.operations.attention.cases.build import (
     head_dim_class,
     keys_at_once,
 )
+from harness.operations.paged_attention.chunks import PLAIN_ROWS, Q_LENGTHS
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE, why_invalid
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import WINDOW
@@ -24,7 +25,7 @@ from harness.support.override import override
 
 PLAIN_LENGTHS = (40, 7)
 PLAIN_WINDOW = 8
-FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS), KV_DTYPE)
+FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS), KV_DTYPE, Q_LENGTHS)
 """Fields that are compile-time parameters of kernels; also features that a variant may list in `takes`."""
 
 
@@ -45,6 +46,7 @@ class PagedBuild(HeadBuild):
         fields = {term.field: term.plain for term in PagedProblem.TERMS if term.field in self.features}
         fields |= {WINDOW: PLAIN_WINDOW} if WINDOW in self.features else {}
         fields |= {KV_DTYPE: E4M3} if KV_DTYPE in self.features else {}
+        fields |= {Q_LENGTHS: PLAIN_ROWS} if Q_LENGTHS in self.features else {}
         return PagedProblem(
             lengths=PLAIN_LENGTHS, heads=2, kv_heads=1, head_dim=self.head_dim, dtype=self.dtype,
             page_size=self.page_size, **fields,
@@ -82,13 +84,32 @@ class PagedBuild(HeadBuild):
         return self._fewer(self.features)
 
     def drawn_features(self, pick: Pick) -> dict[str, Any]:
-        """The fields of a problem that has its features, with values drawn for them; a window at or beside edges."""
+        """The fields of a problem that has its features, with values drawn for them; a window at or beside edges.
+
+        Without `q_lengths`, which follow from the lengths (`drawn_rows`).
+        """
         terms = [term for term in PagedProblem.TERMS if term.field in self.features]
         fields = {term.field: pick(term.values) if term.values else term.plain for term in terms}
         size, tile = self.page_size, self.tile_keys
         edges = (0, 1, size // 2, size - 1, size, 2 * size + 1, tile - 1, tile, tile + 1, 2 * tile + 5, 2**20)
         fields |= {WINDOW: pick(edges)} if WINDOW in self.features else {}
         return fields | ({KV_DTYPE: E4M3} if KV_DTYPE in self.features else {})
+
+    def drawn_rows(self, pick: Pick, lengths: Sequence[int], q_len: int, most_pairs: int) -> dict[str, Any]:
+        """The field `q_lengths` if the build has that feature: chunks, tokens and empty ones, mixed.
+
+        At most `q_len` rows each where that is 1. A sequence has up to `most_pairs` pairs of rows and keys.
+        """
+        if Q_LENGTHS not in self.features:
+            return {}
+        rows = []
+        for length in lengths:
+            # A chunk that is the whole prompt, its last part, one beside the edges of tiles of rows, or a few rows.
+            chunks = (0, 1, 1) if q_len == 1 else (0, 1, 1, 2, q_len, length, length, length // 2, 15, 16, 17, 33)
+            rows.append(min(pick(chunks), max(1, most_pairs // max(1, length))))
+        if not any(rows):
+            rows[-1] = 1
+        return {Q_LENGTHS: tuple(rows), "q_len": 1}
 
     @property
     @override

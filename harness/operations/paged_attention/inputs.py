@@ -18,6 +18,7 @@ import numpy.typing as npt
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.attention.problem import Problem
+from harness.operations.paged_attention.chunks import CU_SEQLENS_Q
 from harness.operations.paged_attention.eight_bits import draw_scales, stored
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import PagedPool, PagedSequences
@@ -33,16 +34,18 @@ NOT_FINITE = "non-finite"
 """The regime that has NaN and infinity where they may not reach everybody."""
 
 
-def sequences_of_length(problem: PagedSequences, length: int, count: int, **rules: Any) -> Problem:
+def sequences_of_length(
+    problem: PagedSequences, length: int, count: int, rows: int | None = None, **rules: Any
+) -> Problem:
     """The problem of attention that so many sequences of one length pose; `length` is at least 1.
 
-    It has no mask and no score terms but those of `rules`.
+    Each has `rows` rows, at least 1, by default `q_len`. It has no mask and no score terms but those of `rules`.
     """
     return Problem(
         batch=count,
         heads=problem.heads,
         kv_heads=problem.kv_heads,
-        q_len=problem.q_len,
+        q_len=problem.q_len if rows is None else rows,
         kv_len=length,
         head_dim=problem.head_dim,
         v_head_dim=problem.v_width,
@@ -57,10 +60,19 @@ def rules_of(problem: PagedSequences) -> dict[str, Any]:
     return {"mask": problem.mask, **{term.field: getattr(problem, term.field) for term in problem.terms}}
 
 
+def place_of_rows(problem: PagedSequences, sequence: int) -> tuple[Any, ...]:
+    """Return the index of the rows of a sequence in Q, O and lse."""
+    if problem.q_lengths is None:
+        return (sequence,)
+    first, end = problem.row_starts[sequence : sequence + 2]
+    return (0, slice(None), slice(first, end))
+
+
 def derived_inputs(problem: PagedSequences) -> dict[str, np.ndarray]:
-    """The lengths, and inputs of score terms that follow from the problem."""
+    """The lengths, where packed rows begin, and inputs of score terms that follow from the problem."""
     of_terms = {name: array for term in problem.terms for name, array in term.derived(problem).items()}
-    return {"lengths": np.array(problem.lengths, np.int32), **of_terms}
+    starts = {} if problem.q_lengths is None else {CU_SEQLENS_Q: np.array(problem.row_starts, np.int32)}
+    return {"lengths": np.array(problem.lengths, np.int32), **starts, **of_terms}
 
 
 def draw_table(rng: np.random.Generator, problem: PagedPool) -> Table:
@@ -68,7 +80,7 @@ def draw_table(rng: np.random.Generator, problem: PagedPool) -> Table:
     scattered = rng.permutation(problem.pool_pages)[: problem.pages_in_use].astype(np.int32)
     table = np.full(problem.table_shape, NO_PAGE, np.int32)
     # Of the common pages those that all sequences have evicted have none.
-    evicted = [problem.evicted_pages(length) for length in problem.lengths]
+    evicted = problem.evicted_pages
     held = np.zeros(max(problem.shared_pages), np.bool_)
     for begin, shared in zip(evicted, problem.shared_pages):
         held[begin:shared] = True
@@ -91,8 +103,8 @@ def fill_pools(
     Each of `pools` is a pool and the sequence's keys: (pages, ..., page_size, columns) and (..., length, columns).
     """
     length, size = problem.lengths[sequence], problem.page_size
-    first_seen = problem.first_seen(length)
-    for place in range(problem.evicted_pages(length), problem.sequence_pages[sequence]):
+    first_seen = problem.first_seen(length, problem.rows[sequence])
+    for place in range(first_seen // size, -(-length // size)):
         begin, end = max(first_seen, place * size), min(length, (place + 1) * size)
         at = slice(begin - place * size, end - place * size)
         for pool, rows in pools:
@@ -105,16 +117,19 @@ def _drawn_as(name: str, rng: np.random.Generator, problem: PagedProblem) -> Dra
     # The pool is large, and rounded as it is filled.
     K, V = (np.full(problem.kv_shape, np.nan, NUMPY_DTYPES[problem.dtype]) for _ in range(2))
     # The longest last: what sequences share is as one of those draws it that have all of it.
-    for sequence in sorted(range(problem.sequences), key=lambda sequence: problem.lengths[sequence]):
-        length = problem.lengths[sequence]
+    # What a sequence without rows has is seen by no row, except what it shares with others.
+    with_rows = (sequence for sequence in range(problem.sequences) if problem.rows[sequence])
+    for sequence in sorted(with_rows, key=lambda sequence: problem.lengths[sequence]):
+        length, rows = problem.lengths[sequence], problem.rows[sequence]
         # Without a mask: with one, K would be poisoned where few rows are blind to it.
-        alone = sequences_of_length(problem, max(length, 1), 1)
+        alone = sequences_of_length(problem, max(length, 1), 1, rows)
         (q,), (k,), (v,) = OF_ATTENTION[name].draw(rng, alone)
-        Q[sequence] = q
-        if name == NOT_FINITE and problem.q_len > 1 and length > 0:
+        Q[place_of_rows(problem, sequence)] = q
+        if name == NOT_FINITE and rows > 1 and length > 0:
             k[:, -1, rng.integers(problem.head_dim)] = np.nan  # which the last row alone sees
         fill_pools(((K, k), (V, v)), table, problem, sequence)
-    of_terms = list(_drawn_terms(name, rng, problem, q, k))
+    longest = sequences_of_length(problem, max(1, length), 1, rows, **rules_of(problem))
+    of_terms = list(_drawn_terms(name, rng, problem, longest, q, k))
     if problem.kv_dtype is None:
         return (Q, K, V, table, *of_terms)
     scales = [draw_scales(rng, pool) for pool in (K, V)]
@@ -122,11 +137,10 @@ def _drawn_as(name: str, rng: np.random.Generator, problem: PagedProblem) -> Dra
 
 
 def _drawn_terms(
-    name: str, rng: np.random.Generator, problem: PagedProblem, q: Float64Array, k: Float64Array
+    name: str, rng: np.random.Generator, problem: PagedProblem, longest: Problem, q: Float64Array, k: Float64Array
 ) -> Iterator[Float64Array]:
-    """Inputs of score terms and sinks, given Q and K of the longest sequence."""
+    """Inputs of score terms and sinks, given Q and K of the longest sequence that has rows, and its problem."""
     if problem.terms:
-        longest = sequences_of_length(problem, max(1, *problem.lengths), 1, **rules_of(problem))
         drawn = {"Q": q[None], "K": k[None]}
         for term in (term for term in problem.terms if not term.inputs_follow):
             (array,) = term.input_names

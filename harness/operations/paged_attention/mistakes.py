@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.model.operation import Part, TrivialAnswer
 from harness.operations.attention.mistakes.known_mistakes import known_mistakes as mistakes_of_attention
-from harness.operations.paged_attention.oracle import answer, attention, by_length, gathered, posed, sequences_of_part
+from harness.operations.paged_attention.oracle import answer, attention, gathered, groups_of_part, posed
 from harness.operations.paged_attention.sequences import PagedSequences
 
 Float64Array = npt.NDArray[np.float64]
@@ -25,18 +25,19 @@ def known_mistakes(problem: PagedSequences, inputs: Mapping[str, np.ndarray], ti
     """
     right = answer(problem, inputs)
     found: dict[str, dict[str, Float64Array]] = {}
-    for group in by_length(problem, range(problem.sequences)):
-        if problem.lengths[group[0]] > 0:
-            own = gathered(problem, inputs, group)
-            for name, outputs in mistakes_of_attention(posed(problem, group), own, tile_keys):
+    without_keys = right["lse"].copy()
+    for group in groups_of_part(problem):
+        if problem.lengths[group.sequences[0]] > 0:
+            own = gathered(problem, inputs, group.sequences)
+            for name, outputs in mistakes_of_attention(posed(problem, group.sequences), own, tile_keys):
                 wrong = found.setdefault(name, {output: array.copy() for output, array in right.items()})
                 for output, array in outputs.items():
-                    wrong[output][group] = array
+                    group.write(wrong[output], array)
+        else:
+            group.write(without_keys, np.full_like(group.of(without_keys), -np.inf))
     yield from found.items()
     if problem.sinks and 0 in problem.lengths:
-        empty = np.array(problem.lengths) == 0
-        lse = np.where(empty[:, None, None], -np.inf, right["lse"])
-        yield "the answer without the sinks of sequences that have no keys", {**right, "lse": lse}
+        yield "the answer without the sinks of sequences that have no keys", {**right, "lse": without_keys}
     table = inputs["table"]
     if problem.sequences > 1:
         # Entries behind a shorter sequence's last page and of evicted ones name no page; rows of the pool that no row
@@ -47,21 +48,22 @@ def known_mistakes(problem: PagedSequences, inputs: Mapping[str, np.ndarray], ti
 
 def trivial_answers(problem: PagedSequences, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
     """O of each trivial mistake, shape (sequences, heads, q_len, head_dim) of a part."""
-    seeing = [sequence for sequence in range(problem.sequences) if problem.lengths[sequence] > 0]
+    seeing = [
+        sequence for sequence in range(problem.sequences) if problem.lengths[sequence] > 0 and problem.rows[sequence]
+    ]
     if not seeing:
         return {}
 
     @functools.lru_cache(maxsize=1)
     def mistakes(group: tuple[int, ...]) -> Mapping[str, TrivialAnswer]:
-        """Attention's, of sequences of one length, whose keys are gathered once for all mistakes."""
+        """Attention's, of sequences that are alike, whose keys are gathered once for all mistakes."""
         return attention().trivial_answers(posed(problem, group), gathered(problem, inputs, group))
 
     def answer_part(name: str, part: Part) -> dict[str, Float64Array]:
-        sequences, of_each = sequences_of_part(problem, part)
         O = np.zeros(problem.o_shape)[part.where]
-        for group in by_length(problem, sequences):
-            if problem.lengths[group[0]] > 0:
-                O[[sequence - sequences.start for sequence in group]] = mistakes(tuple(group))[name](of_each)["O"]
+        for group in groups_of_part(problem, part):
+            if problem.lengths[group.sequences[0]] > 0:
+                group.write(O, mistakes(group.sequences)[name](group.part)["O"])
         return {"O": O}
 
     return {name: functools.partial(answer_part, name) for name in mistakes((seeing[-1],))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from harness.operations.attention.cases.build import TILE_NAMES
 from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import FEATURES, builds_of
+from harness.operations.paged_attention.chunks import CU_SEQLENS_Q, Q_LENGTHS, rows_in_words, rows_of_starts
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE, SCALES, kv_dtype_of_scales
 from harness.operations.paged_attention.inputs import REGIMES, derived_inputs
 from harness.operations.paged_attention.invariance import changes
@@ -48,30 +49,41 @@ from harness.support.errors import UsageError
 def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> PagedProblem:
     """The problem that these arrays pose. Raises `UsageError` or `ProblemError` where they do not fit together."""
     Q, K, V, table, lengths = (arrays[name] for name in ("Q", "K", "V", "table", "lengths"))
+    rows = _rows_of_arrays(Q, lengths, fields.get(Q_LENGTHS))
     if K.shape != V.shape:
         raise UsageError(f"K has shape {K.shape} and V {V.shape}; they have to be the same")
     if Q.shape[3] != K.shape[3]:
         raise UsageError(f"the rows of Q have {Q.shape[3]} elements and those of K and V {K.shape[3]}")
-    if not len(Q) == len(table) == len(lengths):
-        raise UsageError(f"Q has {len(Q)} sequences, the table {len(table)} and lengths {len(lengths)}")
+    if not len(rows) == len(table) == len(lengths):
+        raise UsageError(f"Q has {len(rows)} sequences, the table {len(table)} and lengths {len(lengths)}")
     pages, page_size = K.shape[0], K.shape[2]
     require_page_size(page_size)
     window = fields.get("window")
-    fill = fill_of_pages(table, lengths, pages, page_size, None if window is None else Q.shape[2] + window)
+    seen = [(length if window is None else own + window) if own else 0 for own, length in zip(rows, lengths.tolist())]
+    fill = fill_of_pages(table, lengths, pages, page_size, seen)
     return PagedProblem(
-        heads=Q.shape[1], kv_heads=K.shape[1], q_len=Q.shape[2], lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
+        heads=Q.shape[1], kv_heads=K.shape[1], q_len=max(rows), lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
         dtype=dtype, page_size=page_size, pages=pages, table_len=table.shape[1],
         prefix=common_prefix(table, lengths, page_size) if window is None else 0,  # entries before it may be invalid
         in_use=(int(np.count_nonzero(fill)), int(fill.sum())), **fields,
     )  # fmt: skip
 
 
+def _rows_of_arrays(Q: np.ndarray, lengths: np.ndarray, packed: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The rows of each sequence, of which those that are `packed` are all in one. Raises `UsageError`."""
+    if packed is None:
+        return (Q.shape[2],) * len(Q)
+    if len(Q) != 1 or Q.shape[2] != sum(packed):
+        raise UsageError(f"Q has {len(Q)} sequences of {Q.shape[2]} rows; cu_seqlens_q says 1 of {sum(packed)}")
+    return packed
+
+
 def fill_of_pages(
-    table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int, last_keys: int | None = None
+    table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int, last_keys: Sequence[int] | None = None
 ) -> np.ndarray:
     """Return how many rows of each page are keys of some sequence that a row of Q sees.
 
-    These are the last keys of each sequence, or all if `last_keys` is None; entries before them are not looked at.
+    These are so many last keys of each sequence, or all if `last_keys` is None; entries before them are not looked at.
     Raises `UsageError` for an invalid table, with its first invalid entry.
     """
     is_key = np.zeros((pages, page_size), np.bool_)
@@ -84,7 +96,7 @@ def fill_of_pages(
                 f"sequence {sequence} has length {length}; its row of the table has {table.shape[1]} places for pages "
                 f"of {page_size} rows, which is {room}"
             )
-        keys = np.arange(0 if last_keys is None else max(0, length - last_keys), length)
+        keys = np.arange(0 if last_keys is None else max(0, length - last_keys[sequence]), length)
         used = table[sequence, keys // page_size]
         bad = np.flatnonzero((used < 0) | (used >= pages))
         if len(bad):
@@ -118,14 +130,18 @@ def choose_parts(problem: PagedProblem, whole_flops: float) -> tuple[Part, ...]:
     p = problem
     if oracle_flops(p.flops, p.q_len) <= whole_flops:
         return (WHOLE,)
-    ordered = sorted(range(p.sequences), key=lambda sequence: p.lengths[sequence])
-    count = count_of_parts(p.sequences, part_flops(max(p.lengths), p.head_dim), whole_flops)
-    rows = slice(max(0, p.q_len - ROWS_PER_PART), p.q_len)
+    with_rows = [sequence for sequence in range(p.sequences) if p.rows[sequence]]
+    ordered = sorted(with_rows, key=lambda sequence: p.lengths[sequence])
+    count = count_of_parts(len(ordered), part_flops(max(p.lengths), p.head_dim), whole_flops)
+    starts = p.row_starts
     parts = {}
     for number in range(count):
-        sequence = ordered[number * (p.sequences - 1) // (count - 1)]
+        sequence = ordered[number * (len(ordered) - 1) // (count - 1)]
         head = number * (p.heads - 1) // (count - 1)
-        where = (slice(sequence, sequence + 1), slice(head, head + 1), rows)
+        end = p.q_len if p.q_lengths is None else starts[sequence + 1]
+        rows = slice(end - min(p.rows[sequence], ROWS_PER_PART), end)
+        batch = slice(sequence, sequence + 1) if p.q_lengths is None else slice(0, 1)
+        where = (batch, slice(head, head + 1), rows)
         parts[sequence, head] = Part(where, f"sequence {sequence}, head {head}")
     return tuple(parts.values())
 
@@ -143,14 +159,17 @@ def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
         return [term.in_words(problem) for term in problem.terms if term.field == name]
     if name == KV_DTYPE:
         return [] if problem.kv_dtype is None else [f"K and V in {problem.kv_dtype}"]
+    if name in ("q_len", Q_LENGTHS) and problem.q_lengths is not None:
+        return [rows_in_words(problem.q_lengths)] if name == Q_LENGTHS else []
     if name == "far":
         return [f"far {in_powers(problem.far)}"] if problem.far else []
-    silent = name in ("batch", "pages", "table_len", "scale", "in_use") or (name == "prefix" and not problem.prefix)
+    silent = name in ("batch", "pages", "table_len", "scale", "in_use", Q_LENGTHS)
+    silent |= name == "prefix" and not problem.prefix
     return [] if silent else field_in_words(problem, name)
 
 
 def _require_sweepable(problem: PagedProblem) -> None:
-    rows = problem.sequences * problem.heads * problem.q_len
+    rows = problem.heads * sum(problem.rows)
     if max(*problem.lengths, rows) > LARGEST_SWEPT:
         raise UsageError(
             f"--sweep reaches {max(problem.lengths):,} keys in a sequence and {rows:,} rows over all heads; the "
@@ -187,6 +206,7 @@ OPERATION = Operation(
     hints=lambda problem, output: forward_hints(problem.tau, output),
     settings=("window", "scale", *(term.field for term in PagedProblem.TERMS if term.inputs_follow)),
     further_inputs=dict.fromkeys(SCALES.values(), FurtherInput(KV_DTYPE, E4M3, kv_dtype_of_scales, decides_dtypes=True))
+    | {CU_SEQLENS_Q: FurtherInput(Q_LENGTHS, (1,), rows_of_starts)}
     | {
         name: further
         for name, further in operation_named("attention").further_inputs.items()

@@ -12,6 +12,13 @@ from harness.model.spread import FAR, elements_apart, in_powers
 from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import TERMS_OF_HEADS, HeadScoreFields
 from harness.operations.attention.sizes import checked_scale, require_groups
+from harness.operations.paged_attention.chunks import (
+    CU_SEQLENS_Q,
+    Q_LENGTHS,
+    parse_rows,
+    placed_by_token,
+    rows_in_words,
+)
 from harness.operations.paged_attention.eight_bits import KV_DTYPES, SCALES, why_invalid
 from harness.operations.paged_attention.sequences import (
     DTYPES,
@@ -40,6 +47,12 @@ class PagedSizes(PagedSequences):
     """Number of key/value heads, a divisor of `heads`."""
     q_len: int = option(1, "rows of Q per sequence, at its last positions; with more than one, the mask is causal")
     """Query rows per sequence and head, under a causal mask."""
+    q_lengths: tuple[int, ...] | None = option(
+        None, "rows of Q of each sequence, at its last positions, 0 or more; Q is packed, (tokens, heads, head_dim). A "
+        "single number applies to all", metavar="N[+N...]", parse=parse_rows, default_text="--q-len, padded",
+    )  # fmt: skip
+    """Query rows of each sequence and head, under a causal mask; rows of all sequences lie one after the other in Q. A
+    single number applies to all sequences. `q_len` is then their maximum. None if all sequences have `q_len`."""
     lengths: tuple[int, ...] = option(
         (17, 300, 4096), "keys of each sequence, 0 or more; a single number applies to all", metavar="N[+N...]",
         parse=parse_lengths, default_text="17+300+4096",
@@ -90,6 +103,11 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     that lie before the window of every row are evicted: their entries in the table name no page. Query head h reads
     key/value head h // (heads // kv_heads). Score terms and sinks are those of attention (`Problem`); their inputs are
     float32, one element per query head. With a `kv_dtype`, K and V are stored elements times their head's scale.
+
+    With `q_lengths`, sequence b has q_lengths[b] rows in place of `q_len`, at its last positions: a chunk of a prompt,
+    a token, or nothing. Q and O have shape (1, heads, tokens, head_dim) for the rows of all sequences, and lie in
+    memory as (tokens, heads, head_dim). The input cu_seqlens_q, int32 of shape (sequences + 1,), has the first row of
+    each.
 
     After Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv
     2309.06180. Pages have FlashInfer's HND layout, so that the rows of a page that a head reads are contiguous and
@@ -149,18 +167,21 @@ class PagedProblem(HeadScoreFields, PagedSizes):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, the pool's K and V, the page table, the lengths, scales, inputs of `terms`; O, and optionally lse."""
+        """Q, the pool's K and V, the table, the lengths, starts of packed rows, scales, inputs of `terms`; O, lse."""
         rows, pool = ("sequence", "head", "row", "column"), ("page", "head", "row", "column")
+        packed = self.q_lengths is not None
+        placed = {name: placed_by_token(name, self.q_shape) for name in "QO"} if packed else {}
         stored = self.dtype if self.kv_dtype is None else KV_DTYPES[self.kv_dtype]
         return (
-            Tensor("Q", self.q_shape, self.dtype, INPUT, rows),
+            Tensor("Q", self.q_shape, self.dtype, INPUT, rows, placed.get("Q")),
             Tensor("K", self.kv_shape, stored, INPUT, pool),
             Tensor("V", self.kv_shape, stored, INPUT, pool),
             Tensor("table", self.table_shape, "int32", INPUT, ("sequence", "place")),
             Tensor("lengths", (self.sequences,), "int32", INPUT, ("sequence",)),
+            *((Tensor(CU_SEQLENS_Q, (self.sequences + 1,), "int32", INPUT, ("sequence",)),) if packed else ()),
             *self.scales,
             *(tensor for term in self.terms for tensor in term.inputs(self)),
-            Tensor("O", self.q_shape, self.dtype, OUTPUT, rows),
+            Tensor("O", self.q_shape, self.dtype, OUTPUT, rows, placed.get("O")),
             Tensor("lse", self.lse_shape, "float32", OPTIONAL_OUTPUT, rows[:3]),
         )
 
@@ -172,9 +193,10 @@ class PagedProblem(HeadScoreFields, PagedSizes):
 
     @property
     def compulsory_read_bytes(self) -> int:
-        """Bytes of Q, used rows of K and V, used table entries, lengths, scales and inputs of terms, each read once."""
+        """Bytes of Q, used rows of K and V, used table entries, lengths, scales and other inputs, each read once."""
         row_bytes = self.kv_heads * self.head_dim * self.kv_itemsize_bytes
-        entries = self.entries_in_use + self.sequences
+        entries = self.entries_in_use + sum(rows > 0 for rows in self.rows)
+        entries += 0 if self.q_lengths is None else self.sequences + 1
         q_bytes = math.prod(self.q_shape) * self.itemsize_bytes
         of_terms = (tensor for term in self.terms for tensor in term.inputs(self))
         head_bytes = sum(tensor.size_bytes for tensor in (*self.scales, *of_terms))
@@ -185,7 +207,16 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     def build_key(self) -> tuple[Hashable, ...]:
         window = () if self.window is None else (WINDOW,)
         stored = () if self.kv_dtype is None else (f"K and V in {self.kv_dtype}",)
-        return (self.dtype, *stored, self.head_dim, f"pages of {self.page_size}", *window, *self.score_features)
+        packed = () if self.q_lengths is None else (Q_LENGTHS,)
+        return (
+            self.dtype,
+            *stored,
+            *packed,
+            self.head_dim,
+            f"pages of {self.page_size}",
+            *window,
+            *self.score_features,
+        )
 
     @property
     @override
@@ -197,7 +228,7 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     @property
     def flops(self) -> int:
         """Multiplications and additions of Q K^T and P V: 4 head_dim for each pair of a query row and a key it sees."""
-        return 4 * self.heads * self.head_dim * sum(map(self.seen_pairs, self.lengths))
+        return 4 * self.heads * self.head_dim * sum(map(self.seen_pairs, self.lengths, self.rows))
 
     @property
     @override
@@ -205,6 +236,7 @@ class PagedProblem(HeadScoreFields, PagedSizes):
         heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
         grouped = "" if self.kv_heads == self.heads else f" over {self.kv_heads} of K and V"
         rows = "1 row" if self.q_len == 1 else f"{self.q_len} rows"
+        rows = rows if self.q_lengths is None else rows_in_words(self.q_lengths)
         rules = "" if self.window is None else f", window {self.window}"
         rules += "".join(f", {term.in_words(self)}" for term in self.terms)
         stored = "" if self.kv_dtype is None else f" with K and V in {self.kv_dtype}"
@@ -218,10 +250,13 @@ class PagedProblem(HeadScoreFields, PagedSizes):
 
     @override
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values; a window, score terms and a `kv_dtype` only if there are some."""
+        """Return the fields as JSON values; window, score terms, `kv_dtype` and `q_lengths` only if there are some."""
         fields = super().to_fields()
         terms = {term.field: fields.pop(term.field) for term in self.TERMS}
-        for name in ("window", "kv_dtype"):
+        for name in ("window", "kv_dtype", Q_LENGTHS):
             if fields[name] is None:
                 del fields[name]
+        if self.q_lengths is not None:
+            del fields["q_len"]  # their maximum
+            fields[Q_LENGTHS] = list(self.q_lengths)
         return fields | {term.field: term.as_json(terms[term.field]) for term in self.terms}

@@ -16,7 +16,7 @@ def batch_invariance(trial: Trial) -> str | None:
     change = alone(trial.problem, trial.inputs)
     if change is None:
         return None
-    return other_outputs(trial, trial.run(change.problem, change.inputs), change.what, change.own[0])
+    return other_outputs(trial, trial.run(change.problem, change.inputs), change.what, change.own)
 
 
 def page_order(trial: Trial) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 from harness.model.problem import ELEMENT_BYTES, LARGEST_EXTENT, BaseProblem, require_extents
 from harness.model.spread import Extent, Spread, require_far
 from harness.operations.attention.masks import NO_MASK, Mask, parse_mask
+from harness.operations.paged_attention.chunks import Q_LENGTHS, checked_rows, starts
 from harness.operations.paged_attention.eight_bits import KV_DTYPE, KV_DTYPES
 from harness.support.errors import ProblemError
 from harness.support.numbers import whole_number
@@ -114,9 +115,10 @@ class PagedPool(BaseProblem):
         """Number of pages of each sequence."""
         return tuple(-(-length // self.page_size) for length in self.lengths)
 
-    def evicted_pages(self, length: int) -> int:
-        """Return the number of leading pages that a sequence of that length no longer has."""
-        return 0
+    @property
+    def evicted_pages(self) -> tuple[int, ...]:
+        """Number of leading pages that each sequence no longer has."""
+        return (0,) * self.sequences
 
     @property
     def shared_pages(self) -> tuple[int, ...]:
@@ -128,8 +130,7 @@ class PagedPool(BaseProblem):
         """Number of distinct pages that the sequences use."""
         if self.in_use is not None:
             return self.in_use[0]
-        evicted = [self.evicted_pages(length) for length in self.lengths]
-        return distinct(evicted, self.shared_pages, self.sequence_pages)
+        return distinct(self.evicted_pages, self.shared_pages, self.sequence_pages)
 
     @property
     def pool_pages(self) -> int:
@@ -189,6 +190,8 @@ class PagedSequences(PagedPool):
     heads: int
     q_len: int
     scale: float | None
+    q_lengths: tuple[int, ...] | None = None
+    """Rows of each sequence, packed (chunks.py); None if all have `q_len`. Not a field of problems in which they do."""
     kv_dtype: str | None = None
     """How K and V are stored if not as Q is. Not a field of problems in which they always are."""
     window: int | None = None
@@ -217,7 +220,34 @@ class PagedSequences(PagedPool):
         """Fill in defaults. Raises `ProblemError` if a field about lengths, pages or the table is invalid."""
         self._fill_in_lengths()
         require_extents(self, "heads", "q_len")
+        self._fill_in_rows()
         self._check_pool()
+
+    def _fill_in_rows(self) -> None:
+        """Fill in `q_lengths`, and their maximum as `q_len`."""
+        if self.q_lengths is None:
+            return
+        rows = checked_rows(self.q_lengths, self.sequences)
+        if self.q_len not in (1, max(rows)):
+            raise ProblemError(f"q_len is {self.q_len}, and q_lengths has up to {max(rows)} rows; leave out q_len")
+        object.__setattr__(self, "q_lengths", rows)
+        object.__setattr__(self, "q_len", max(rows))
+
+    @override
+    def with_fields(self, **fields: Any) -> Self:
+        """Return the problem with these fields in place of its own; `q_len` follows from `q_lengths`."""
+        packed = self.q_lengths is not None or fields.get(Q_LENGTHS) is not None
+        return super().with_fields(**{"q_len": 1, **fields} if packed else fields)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Number of rows of Q of each sequence and head."""
+        return (self.q_len,) * self.sequences if self.q_lengths is None else self.q_lengths
+
+    @property
+    def row_starts(self) -> tuple[int, ...]:
+        """First row of each sequence in Q, if rows are packed, and the number of all rows (`cu_seqlens_q`)."""
+        return starts(self.rows)
 
     @property
     def tau(self) -> float:
@@ -231,36 +261,45 @@ class PagedSequences(PagedPool):
         causal = parse_mask("causal") if self.q_len > 1 else NO_MASK
         return causal if self.window is None else causal & parse_mask(f"{WINDOW}:{self.window},0")
 
-    def first_seen(self, length: int) -> int:
-        """Return the first key that a row of a sequence of that length sees; keys before it are evicted."""
-        return 0 if self.window is None else max(0, length - self.q_len - self.window)
+    def first_seen(self, length: int, rows: int | None = None) -> int:
+        """Return the first key that a row of a sequence of that length sees; keys before it are evicted.
 
+        `rows` are those of the sequence, by default `q_len`.
+        """
+        count = self.q_len if rows is None else rows
+        return 0 if self.window is None else max(0, length - count - self.window)
+
+    @property
     @override
-    def evicted_pages(self, length: int) -> int:
-        """Return the number of pages of a sequence of that length that lie before all windows: it has none there."""
-        return self.first_seen(length) // self.page_size
+    def evicted_pages(self) -> tuple[int, ...]:
+        """Number of pages of each sequence that lie before all windows: it has none there."""
+        return tuple(self.first_seen(*each) // self.page_size for each in zip(self.lengths, self.rows))
 
     @property
     def keys_in_use(self) -> int:
         """Number of distinct rows of the pool that some row of Q sees."""
         if self.in_use is not None:
             return self.in_use[1]
-        shared = [pages * self.page_size for pages in self.shared_pages]
-        return distinct([self.first_seen(length) for length in self.lengths], shared, self.lengths)
+        firsts = map(self.first_seen, self.lengths, self.rows)
+        shared = (pages * self.page_size for pages in self.shared_pages)
+        with_rows = [each for each, rows in zip(zip(firsts, shared, self.lengths), self.rows) if rows]
+        return distinct(*zip(*with_rows))
 
     @property
     def entries_in_use(self) -> int:
-        """Number of entries of the table that name a page of a sequence."""
-        return sum(self.sequence_pages) - sum(map(self.evicted_pages, self.lengths))
+        """Number of entries of the table that name a page of a sequence that has rows."""
+        pages = zip(self.sequence_pages, self.evicted_pages, self.rows)
+        return sum(count - evicted for count, evicted, rows in pages if rows)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Features that a variant must support (`Variant.takes`): kinds of masks, score terms, and `kv_dtype`.
+        """Features that a variant must support (`Variant.takes`): kinds of masks, score terms, `kv_dtype`, `q_lengths`.
 
         `causal` if a sequence has several rows.
         """
         stored = () if self.kv_dtype is None else (KV_DTYPE,)
-        return (*(part.kind for part in self.mask.parts), *(term.field for term in self.terms), *stored)
+        packed = () if self.q_lengths is None else (Q_LENGTHS,)
+        return (*(part.kind for part in self.mask.parts), *(term.field for term in self.terms), *stored, *packed)
 
     @property
     def kv_itemsize_bytes(self) -> int:
@@ -269,8 +308,9 @@ class PagedSequences(PagedPool):
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:
-        """Shape of Q."""
-        return (self.sequences, self.heads, self.q_len, self.head_dim)
+        """Shape of Q: (sequences, heads, q_len, head_dim), or (1, heads, all rows, head_dim) if rows are packed."""
+        batch, rows = (self.sequences, self.q_len) if self.q_lengths is None else (1, sum(self.q_lengths))
+        return (batch, self.heads, rows, self.head_dim)
 
     @property
     def o_shape(self) -> tuple[int, int, int, int]:
@@ -282,16 +322,19 @@ class PagedSequences(PagedPool):
         """Shape of the log-sum-exp, always float32."""
         return self.q_shape[:3]
 
-    def seen_pairs(self, length: int) -> int:
-        """Return the number of pairs of a row and a key that it sees, in one head of a sequence of that length."""
+    def seen_pairs(self, length: int, rows: int) -> int:
+        """Return the number of pairs of a row and a key that it sees, in one head of a sequence of that length.
+
+        `rows` are those of the sequence.
+        """
         most = LARGEST_EXTENT if self.window is None else self.window + 1
 
-        def seen_by_first(rows: int) -> int:
+        def seen_by_first(count: int) -> int:
             """Pairs of the rows on the first keys of the sequence."""
-            partial = min(rows, most)
-            return partial * (partial + 1) // 2 + (rows - partial) * most
+            partial = min(count, most)
+            return partial * (partial + 1) // 2 + (count - partial) * most
 
-        return seen_by_first(length) - seen_by_first(max(0, length - self.q_len))
+        return seen_by_first(length) - seen_by_first(max(0, length - rows))
 
 
 def distinct(begins: Sequence[int], shared_ends: Sequence[int], ends: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ from harness.model.problem import LARGEST_EXTENT
 from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PLAIN_WINDOW, PagedBuild
+from harness.operations.paged_attention.chunks import Q_LENGTHS, rows_in_words
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import WINDOW, PagedPool, lengths_in_words
@@ -37,6 +38,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         sum(p.sequence_pages),
         p.heads,
         p.q_len,
+        sum(p.rows),
         p.prefix != 0,
         len(builds.of(case).features),
         LARGEST_EXTENT if p.window is None else p.window,
@@ -55,16 +57,22 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield changed(case, far=nearer)
     if case.check is not None and sum(builds.of(case).tiles(p)) > MOST_TAKEN_ONE_BY_ONE:
         yield dataclasses.replace(case, check=None)  # what takes long is made cheap first
-    for lengths in _fewer_sequences(p.lengths):
-        yield changed(case, lengths=lengths)
+    for sequences in _fewer_sequences(tuple(zip(p.lengths, p.rows))):
+        lengths, rows = zip(*sequences)
+        if p.q_lengths is None or any(rows):
+            yield changed(case, lengths=lengths, **_packed(p, rows))
     for lengths in _shorter(p, builds.of(case)):
         yield changed(case, lengths=lengths)
         yield dataclasses.replace(changed(case, lengths=lengths), regime=RISING)
     for heads, kv_heads in dict.fromkeys(((1, 1), (2, 2), (2, 1), (4, 2), (p.group, 1), (p.kv_heads, p.kv_heads))):
         yield changed(case, heads=heads, kv_heads=kv_heads)
+    if p.q_lengths is not None:
+        yield changed(case, q_lengths=None, q_len=1)
+        yield changed(case, q_lengths=None, q_len=p.q_len)
+        yield from _with_fewer_rows(case)
     for q_len in dict.fromkeys((1, 2, p.q_len // 2, p.q_len - 1)):
         if 1 <= q_len < p.q_len:
-            yield changed(case, q_len=q_len)
+            yield _with_q_len(case, q_len)
     if p.window is not None:
         for window in dict.fromkeys((None, 0, 1, p.page_size, p.window // 2, p.window - 1)):
             if window is None or 0 <= window < p.window:
@@ -87,8 +95,11 @@ def enlarged(case: Case, builds: Builds) -> Case:
     p: PagedProblem = case.problem
     least = 2 * builds.of(case).tile_keys + p.page_size // 2 + 1
     lengths = tuple(max(length, least) for length in p.lengths)
-    kv_heads = max(2, p.kv_heads)
-    return changed(case, lengths=lengths + (least,) * (3 - len(lengths)), heads=kv_heads * p.group, kv_heads=kv_heads)
+    kv_heads, more = max(2, p.kv_heads), 3 - len(lengths)
+    return changed(
+        case, lengths=lengths + (least,) * more, heads=kv_heads * p.group, kv_heads=kv_heads,
+        **_packed(p, p.rows + (p.q_len,) * more),
+    )  # fmt: skip
 
 
 def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
@@ -100,7 +111,7 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
         ProbedAxis(
             "keys per sequence", max(p.lengths), build.tile_keys, lambda n: changed(case, lengths=(n,) * sequences)
         ),
-        ProbedAxis("q_len", p.q_len, 1, lambda n: changed(case, q_len=n)),
+        ProbedAxis("q_len", p.q_len, 1, lambda n: _with_q_len(case, n)),
     ]
 
 
@@ -108,7 +119,9 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
     """What a case has beyond the plainest, in words."""
     p: PagedProblem = case.problem
     takes = [lengths_in_words(p.lengths), *heads_in_words(p)]
-    if p.q_len > 1:
+    if p.q_lengths is not None:
+        takes.append(rows_in_words(p.q_lengths))
+    elif p.q_len > 1:
         takes.append(f"{p.q_len} rows")
     if any(p.shared_pages):
         takes.append(f"a prefix of {p.prefix} keys")
@@ -126,18 +139,48 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
     return takes
 
 
-def _fewer_sequences(lengths: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _packed(problem: PagedProblem, rows: Sequence[int]) -> dict[str, object]:
+    """The field with the rows of each sequence, if the problem has it."""
+    return {} if problem.q_lengths is None else {Q_LENGTHS: tuple(rows)}
+
+
+def _with_q_len(case: Case, q_len: int) -> Case:
+    """With so many rows in each sequence; where they differ, with at most so many, and the most if it has them."""
+    p: PagedProblem = case.problem
+    if p.q_lengths is None:
+        return changed(case, q_len=q_len)
+    most = max(p.rows)
+    return changed(case, q_lengths=tuple(q_len if rows == most else min(rows, q_len) for rows in p.rows))
+
+
+def _with_fewer_rows(case: Case) -> Iterator[Case]:
+    """One sequence with fewer rows."""
+    p: PagedProblem = case.problem
+    for at, rows in enumerate(p.rows[:MOST_TAKEN_ONE_BY_ONE]):
+        for fewer in dict.fromkeys((0, 1, rows // 2, rows - 1)):
+            changed_rows = (*p.rows[:at], fewer, *p.rows[at + 1 :])
+            if 0 <= fewer < rows and any(changed_rows):
+                yield changed(case, q_lengths=changed_rows)
+                if rows == p.lengths[at]:  # a whole prompt stays one
+                    yield changed(case, q_lengths=changed_rows, lengths=(*p.lengths[:at], fewer, *p.lengths[at + 1 :]))
+
+
+Sequences = tuple[tuple[int, int], ...]
+"""Keys and rows of each sequence."""
+
+
+def _fewer_sequences(sequences: Sequences) -> Iterator[Sequences]:
     """One of them, two neighbours, halves, all but one."""
-    count = len(lengths)
+    count = len(sequences)
     if count == 1:
         return
     few = min(count, MOST_TAKEN_ONE_BY_ONE)
-    yield from dict.fromkeys((length,) for length in sorted(set(lengths))[:few])
+    yield from dict.fromkeys((each,) for each in sorted(set(sequences))[:few])
     if count > 2:
-        yield from dict.fromkeys(lengths[at : at + 2] for at in range(few - 1))
-        yield lengths[: count // 2]
-        yield lengths[count // 2 :]
-        yield from (lengths[:at] + lengths[at + 1 :] for at in range(few))
+        yield from dict.fromkeys(sequences[at : at + 2] for at in range(few - 1))
+        yield sequences[: count // 2]
+        yield sequences[count // 2 :]
+        yield from (sequences[:at] + sequences[at + 1 :] for at in range(few))
 
 
 def _shorter(problem: PagedProblem, build: PagedBuild) -> Iterator[tuple[int, ...]]:
@@ -174,6 +217,7 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         page_size=plainer.page_size,
         scale=None if p.scale == default_scale(p.head_dim) else p.scale,
         kv_dtype=E4M3 if KV_DTYPE in plainer.features else None,
+        **_rows_with(p, Q_LENGTHS in plainer.features),
         window=(PLAIN_WINDOW if p.window is None else p.window) if WINDOW in plainer.features else None,
         **{
             term.field: (getattr(p, term.field) if term in p.terms else term.plain)
@@ -183,6 +227,13 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         },
     )
     return dataclasses.replace(rebuilt, tile=plainer.tile)
+
+
+def _rows_with(problem: PagedProblem, packed: bool) -> dict[str, object]:
+    """The fields with the numbers of rows, as those of a problem whose rows are packed, or are not."""
+    if packed == (problem.q_lengths is not None):
+        return {}
+    return {Q_LENGTHS: problem.rows} if packed else {Q_LENGTHS: None, "q_len": problem.q_len}
 
 
 def shorter(problem: PagedProblem) -> Iterator[tuple[str, PagedProblem]]:

@@ -22,6 +22,8 @@ from harness.operations.paged_attention.problem import PagedProblem
 MOST_TILES = 6
 """Times `tile_keys`, over all sequences."""
 MOST_SEQUENCES = 6
+MOST_PAIRS = 2**14
+"""Pairs of a row and a key in all heads of a sequence, where sequences have different numbers of rows."""
 ROWS = (1, 1, 1, 2, 3, 5, 17)
 _PAIRS = tuple(pair for pairs in HEAD_COUNTS.values() for pair in pairs)
 
@@ -58,11 +60,12 @@ def problems(
     lengths = draw(_lengths(build, most_tiles))
     heads, kv_heads = draw(_sampled(_PAIRS))
     size = build.page_size
+    q_len = draw(_sampled(ROWS if "causal" in takes else (1,)))
     problem = PagedProblem(
         lengths=tuple(lengths),
         heads=heads,
         kv_heads=kv_heads,
-        q_len=draw(_sampled(ROWS if "causal" in takes else (1,))),
+        **{"q_len": q_len, **build.drawn_rows(lambda of: draw(_sampled(of)), lengths, q_len, MOST_PAIRS // heads)},
         head_dim=build.head_dim,
         dtype=build.dtype,
         page_size=size,

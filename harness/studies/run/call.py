@@ -8,6 +8,7 @@ from typing import Any
 from harness.execution.outcome import Comparison
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.model.variant import Variant
+from harness.operations.attention.masks.arrays import CU_SEQLENS_Q
 from harness.options.call import Plugins, call
 from harness.options.command import Command
 from harness.studies.run.command import ArraysRequest, add_options_of_call
@@ -31,6 +32,7 @@ def run_call(variant: str | Variant, plugin: Plugins, options: Mapping[str, Any]
     others = {n: said.pop(n.lower()) for n in operation.further_inputs if _is_array(said.get(n.lower()))}
     starts = {name: said.pop(name) for name in CU_SEQLENS if said.get(name) is not None}
     sequences = sequences_of(starts) if starts and "layout" in operation.settings else None
+    packed = sequences is not None or CU_SEQLENS_Q in others
     in_place = said.get("layout") == IN_PLACE and "layout" in operation.settings
     if in_place:
         del said["layout"]
@@ -40,6 +42,8 @@ def run_call(variant: str | Variant, plugin: Plugins, options: Mapping[str, Any]
         if sequences is not None:
             rows, keys = sum(sequences.q_lengths), sum(sequences.kv_lengths)
             own = {name: with_batch(name, array, keys if name in OF_KEYS else rows) for name, array in own.items()}
+        elif packed:
+            own["Q"] = with_batch("Q", own["Q"], len(own["Q"].array))
         gathered = gather_arrays(
             operation,
             own,
@@ -52,7 +56,7 @@ def run_call(variant: str | Variant, plugin: Plugins, options: Mapping[str, Any]
             settings = {**settings, "layout": layout_of(gathered.inputs, gathered.axes_left_out)}
         shown, outputs = run_arrays(request, gathered, settings)
         first = arrays[names[0]]
-        axes_of = gathered.with_their_axes if sequences is None else without_batch
+        axes_of = without_batch if packed else gathered.with_their_axes
         found = {name: in_kind_of(first, axes_of(output)) for name, output in outputs.items()}
         return RunResult(shown.result, shown.report, shown.passed, outputs=found)
 

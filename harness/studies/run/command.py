@@ -124,7 +124,8 @@ def _add_files(parser: argparse.ArgumentParser, operation: Operation) -> None:
     for name, further in operation.further_inputs.items():
         (tensor,) = (t for t in operation.problem.from_fields({further.field: further.value}).inputs if t.name == name)
         usual = f"; --{further.field} alone uses the default ones" if further.follows else ""
-        usual += "" if further.value_of is None else "; an extent of 1 stands for all of an axis"
+        has_choice = further.value_of is not None and len(tensor.axes) > 1
+        usual += "; an extent of 1 stands for all of an axis" if has_choice else ""
         help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}{usual}"
         parser.add_argument(option_of_array(name), type=Path, metavar="FILE.npy", help=help)
     main, *others = (tensor.name for tensor in plain.outputs)

@@ -72,7 +72,7 @@ class UserArrays:
             name = tensor.name
             if name in self.further:
                 place, array = self.further[name]
-                if array.shape != tensor.shape or array.dtype != NUMPY_DTYPES[tensor.dtype]:
+                if array.shape != tensor.shape or array.dtype != np.dtype(tensor.dtype):
                     raise UsageError(
                         f"{name}: {place} holds {array.dtype}{array.shape}; it has to be {tensor.dtype}{tensor.shape}: "
                         f"({', '.join(tensor.axes)})"

@@ -101,6 +101,41 @@ def with_fields(problem: PagedProblem, **fields: object) -> PagedProblem:
     return PagedProblem(**{**problem.to_short_fields(), **fields})
 
 
+PACKED_ROWS = "q_lengths"
+MIXED = Case(
+    PagedProblem(lengths=(0, 70, 30), q_lengths=(0, 17, 30), heads=2, kv_heads=2, head_dim=16, dtype="float32"), "hot"
+)
+
+
+@pytest.mark.parametrize(
+    ("fails", "rows", "lengths"),
+    [
+        (lambda p: p.q_lengths is None and max(p.lengths), None, (1,)),
+        (lambda p: p.q_lengths and 0 in p.rows and max(p.rows) > 5, (0, 6), (0, 0)),
+        (lambda p: p.q_lengths and any(0 < r == n for r, n in zip(p.rows, p.lengths)), (1,), (1,)),
+    ],
+)
+def test_a_failing_case_with_packed_rows_becomes_the_smallest(
+    fails: Callable[[PagedProblem], bool], rows: tuple[int, ...] | None, lengths: tuple[int, ...]
+):
+    problem: PagedProblem = simplify(MIXED, lambda case: bool(fails(case.problem)), Builds((PLAIN,))).problem
+    assert fails(problem) and (problem.q_lengths, tuple(sorted(problem.lengths))) == (rows, lengths)
+
+
+def test_packed_rows_are_drawn_with_empty_chunks_tokens_and_whole_prompts_beside_each_other():
+    build = PLAIN.having((PACKED_ROWS,))
+    rng = random.Random(1)
+    lengths = (40, 300, 7, 0)
+    drawn = [build.drawn_rows(rng.choice, lengths, 5, 2**20)[PACKED_ROWS] for _ in range(100)]
+    for n, length in enumerate(lengths):
+        assert {0, 1, 5, length, 17} <= {rows[n] for rows in drawn}
+    assert any({0, 1} < set(rows) and (rows[0] == 40 or rows[1] == 300) for rows in drawn)
+    assert all(sum(rows) > 0 for rows in drawn)
+    tokens = [build.drawn_rows(rng.choice, lengths, 1, 2**20)[PACKED_ROWS] for _ in range(20)]
+    assert {count for rows in tokens for count in rows} == {0, 1}
+    assert max(build.drawn_rows(rng.choice, (300,), 40, 3000)[PACKED_ROWS]) <= 10
+
+
 @pytest.mark.parametrize(
     ("fails", "smallest"),
     [

@@ -61,6 +61,14 @@ def test_fuzz_replays_a_case(capsys: pytest.CaptureFixture[str]):
     }
     status, out, _ = call(capsys, "fuzz", "paged-cupy", "--replay", json.dumps(case))
     assert status == 0 and "2 sequences of 5+0 keys" in out
+    status, out, _ = call(capsys, "fuzz", "paged-cupy", "--replay", json.dumps({**case, "q_lengths": [3, 1]}))
+    assert status == 0 and ", 3+1 rows, " in out
+
+
+def test_a_variant_without_packed_rows_refuses_them(capsys: pytest.CaptureFixture[str]):
+    words = ("--q-lengths", "3+0+1", "--lengths", "5", "--batch", "3", "--variants", "paged-lean-cupy")
+    status, out, _ = call(capsys, "compare", *PAGED, *words)
+    assert status == 2 and "it does not support q_lengths (not listed in Variant.takes)" in out
 
 
 def saved(folder: Path, **others: np.ndarray) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ PROBLEM = PagedProblem(
 
 
 WINDOWED = PROBLEM.with_fields(window=20, q_len=3)
+PACKED = PROBLEM.with_fields(window=20, q_lengths=(0, 3, 50, 1, 0), prefix=0)
 
 
 def entries(problem: PagedProblem, table: np.ndarray) -> list[list[int]]:
@@ -45,19 +46,27 @@ def test_pages_before_every_window_have_no_entry_and_no_page():
     assert table[0, 1] == table[3, 1] and len(set(table[table >= 0].tolist())) == WINDOWED.pages_in_use == 9
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, WINDOWED], ids=["all keys", "window"])
+@pytest.mark.parametrize("problem", [PROBLEM, WINDOWED, PACKED], ids=["all keys", "window", "packed"])
 def test_what_no_row_sees_is_nan_and_nothing_else_is(problem: PagedProblem):
     inputs = draw_inputs(problem, "normal", 1)
     used = np.zeros((40, 16), np.bool_)
-    for row, length in zip(entries(problem, inputs["table"]), problem.lengths):
-        for place, page in enumerate(row):
-            first, end = problem.first_seen(length) - 16 * place, length - 16 * place
+    for row, length, rows in zip(entries(problem, inputs["table"]), problem.lengths, problem.rows):
+        for place, page in enumerate(row if rows else ()):
+            first, end = problem.first_seen(length, rows) - 16 * place, length - 16 * place
             used[page, max(first, 0) : max(end, 0)] |= page >= 0
     assert used.sum() == problem.keys_in_use
     for name in "KV":
         np.testing.assert_array_equal(
             np.isnan(inputs[name]), np.broadcast_to(~used[:, None, :, None], inputs[name].shape)
         )
+
+
+def test_packed_rows_lie_token_by_token_and_pages_are_evicted_by_each_sequences_rows():
+    inputs = draw_inputs(PACKED, "normal", 1)
+    assert inputs["cu_seqlens_q"].tolist() == [0, 0, 3, 53, 54, 54] and inputs["Q"].shape == (1, 2, 54, 4)
+    assert PACKED.tensor("Q").strides == PACKED.tensor("O").strides == (54 * 8, 4, 8, 1)
+    # Keys from 48 - 0 - 20, 100 - 50 - 20 and 33 - 1 - 20 on; a sequence without rows has its pages, for a later row.
+    assert PACKED.evicted_pages == (1, 0, 1, 0, 4) and PACKED.keys_in_use == 100 - 30 + 33 - 12
 
 
 def test_regimes_are_attentions_and_another_seed_gives_another_table():

@@ -19,6 +19,8 @@ PROBLEM = PagedProblem(
     lengths=(0, 5, 48, 100, 48), heads=6, kv_heads=3, q_len=2, head_dim=8, page_size=16, prefix=40, dtype="float32"
 )
 RULES = PROBLEM.with_fields(window=20, softcap=2.0, alibi=True, sinks=True)
+# No keys, no rows, a whole prompt, a chunk, and a row before all keys.
+PACKED = RULES.with_fields(q_lengths=(3, 0, 48, 7, 49))
 IN_8_BITS = RULES.with_fields(dtype="bfloat16", kv_dtype="e4m3")
 Look = Callable[[PagedProblem, Arrays, int, int], tuple[int, int]]
 
@@ -31,14 +33,19 @@ def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtyp
     """Attention row by row, in `dtype`; `look` finds a key. Scales are factors on tau and on O."""
     K_scale, V_scale = (inputs.get(name, np.ones(problem.kv_heads)) for name in ("K_scale", "V_scale"))
     O, lse = np.zeros(problem.q_shape), np.full(problem.lse_shape, -np.inf)
-    for sequence, head, row in np.ndindex(problem.lse_shape):
-        own = problem.lengths[sequence] + row - problem.q_len
+    for entry, head, token in np.ndindex(problem.lse_shape):
+        sequence, row, rows = entry, token, problem.q_len
+        if problem.q_lengths is not None:
+            starts = inputs["cu_seqlens_q"]
+            sequence = int(np.flatnonzero(starts <= token)[-1])
+            row, rows = token - int(starts[sequence]), int(starts[sequence + 1] - starts[sequence])
+        own = problem.lengths[sequence] + row - rows
         seen = range(max(0, own - (own if problem.window is None else problem.window)), own + 1)
         if seen:
             at = [look(problem, inputs, sequence, key) for key in seen]
             K, V = (np.array([inputs[n][page, head // problem.group, r] for page, r in at], dtype) for n in "KV")
             tau = dtype(problem.tau) * dtype(K_scale[head // problem.group])
-            scores = K @ inputs["Q"][sequence, head, row].astype(dtype) * tau
+            scores = K @ inputs["Q"][entry, head, token].astype(dtype) * tau
             if problem.softcap is not None:
                 scores = dtype(problem.softcap) * np.tanh(scores / dtype(problem.softcap))
             if problem.alibi:
@@ -50,15 +57,15 @@ def by_loops(problem: PagedProblem, inputs: Arrays, look: Look = looked_up, dtyp
             V = np.concatenate((V, np.zeros_like(V, shape=(1, problem.head_dim))))
         if len(scores) and scores.max() > -np.inf:
             weights = np.exp(scores - scores.max())
-            O[sequence, head, row] = (weights @ V) / weights.sum() * dtype(V_scale[head // problem.group])
-            lse[sequence, head, row] = scores.max() + np.log(weights.sum())
+            O[entry, head, token] = (weights @ V) / weights.sum() * dtype(V_scale[head // problem.group])
+            lse[entry, head, token] = scores.max() + np.log(weights.sum())
     return {"O": O, "lse": lse}
 
 
 @pytest.mark.parametrize(
     "problem",
-    [PROBLEM, RULES, RULES.with_fields(q_len=30, prefix=0), IN_8_BITS],
-    ids=["plain", "rules", "rows", "e4m3"],
+    [PROBLEM, RULES, RULES.with_fields(q_len=30, prefix=0), IN_8_BITS, PACKED],
+    ids=["plain", "rules", "rows", "e4m3", "packed"],
 )
 @pytest.mark.parametrize("regime", ["normal", "hot", "rising", "offset", "subnormal"])
 def test_the_answer_is_that_of_a_loop_over_keys(regime: str, problem: PagedProblem):
@@ -76,11 +83,19 @@ def test_a_sequence_without_keys_and_rows_ahead_of_all_keys_give_nothing():
     assert (answer["O"][~blind] != 0).any() and np.isfinite(answer["lse"][~blind]).all()
 
 
-def test_a_part_is_what_indexing_the_whole_gives():
-    inputs = draw_inputs(PROBLEM, "normal", 1)
-    whole = Question.pose(PROBLEM, inputs)
-    part = Part((slice(1, 4), slice(2, 5), slice(1, 2)))
-    of_part = Question.pose(PROBLEM, inputs, part)
+@pytest.mark.parametrize(
+    ("problem", "where"),
+    [
+        (PROBLEM, (slice(1, 4), slice(2, 5), slice(1, 2))),
+        (PACKED, (slice(0, 1), slice(2, 5), slice(2, 53))),  # the last row of a sequence, and two of the fourth's
+    ],
+    ids=["plain", "packed"],
+)
+def test_a_part_is_what_indexing_the_whole_gives(problem: PagedProblem, where: tuple[slice, ...]):
+    inputs = draw_inputs(problem, "normal", 1)
+    whole = Question.pose(problem, inputs)
+    part = Part(where)
+    of_part = Question.pose(problem, inputs, part)
     for name in ("O", "lse"):
         np.testing.assert_allclose(of_part.answer[name], whole.answer[name][part.where], rtol=1e-12)
         one, other = of_part.tolerance()[name].allowed, whole.tolerance()[name].allowed[part.where]
@@ -94,7 +109,7 @@ def test_a_sink_is_the_log_sum_exp_of_a_sequence_without_keys():
     np.testing.assert_array_equal(answer["lse"][0, :, 0], inputs["sinks"])
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, RULES, IN_8_BITS], ids=["plain", "rules", "e4m3"])
+@pytest.mark.parametrize("problem", [PROBLEM, RULES, IN_8_BITS, PACKED], ids=["plain", "rules", "e4m3", "packed"])
 @pytest.mark.parametrize("regime", list(OPERATION.regimes))
 def test_a_right_kernel_in_float32_is_within_its_budget(regime: str, problem: PagedProblem):
     question = Question.draw(problem, regime, 2)

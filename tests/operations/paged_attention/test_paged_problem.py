@@ -98,6 +98,8 @@ def test_one_length_stands_for_all_and_lists_are_read():
         PagedProblem(lengths=(9,), pages=40, table_len=5, scale=2),
         SHARING.with_fields(window=40, softcap=30.0, alibi=True, sinks=True),
         SHARING.with_fields(dtype="bfloat16", kv_dtype="e4m3"),
+        SHARING.with_fields(q_lengths=tuple(range(SHARING.sequences))),
+        PagedProblem(q_lengths=(2,), window=5),
     ],
 )
 def test_fields_make_the_same_problem_again(problem: PagedProblem):
@@ -116,6 +118,9 @@ def test_headlines_are_short():
     assert "40 sequences of 0 to 39 keys, 780 in all, " in many.headline
     assert "2 sequences of 1 key each" in PagedProblem(lengths=(1, 1)).headline
     assert "1 sequence of 7 keys, " in PagedProblem(lengths=(7,)).headline
+    packed = PagedProblem(lengths=(5, 6, 9), q_lengths=(5, 0, 1))
+    assert ", 5+0+1 rows, " in packed.headline and packed.q_len == 5 and packed.flops == 4 * 8 * 64 * (15 + 9)
+    assert ", 0 to 7 rows, 28 in all, " in PagedProblem(lengths=(9,) * 8, q_lengths=tuple(range(8))).headline
     assert ", the first 40 shared, " in PagedProblem(lengths=(50, 60), prefix=40).headline
 
 
@@ -127,6 +132,10 @@ def test_headlines_are_short():
         ({"lengths": (3, True)}, "lengths has True"),
         ({"lengths": (3, 4), "batch": 3}, "batch is 3, and lengths has 2; leave out batch"),
         ({"heads": 3}, r"heads \(3\) is not a multiple of kv_heads \(2\)"),
+        ({"q_lengths": (1, 2)}, r"q_lengths is \(1, 2\); name the rows of 3 sequences, such as 1\+0\+300"),
+        ({"q_lengths": (1, -1, 2)}, "q_lengths has -1; each has to be a whole number from 0"),
+        ({"q_lengths": (0,)}, "q_lengths has 0 rows in all; they have to be from 1"),
+        ({"q_lengths": (1, 0, 4), "q_len": 2}, "q_len is 2, and q_lengths has up to 4 rows; leave out q_len"),
         ({"page_size": 24}, "page_size is 24; it has to be a multiple of 16 from 16 to 256"),
         ({"page_size": 272}, "page_size is 272"),
         ({"lengths": (33,), "pages": 2}, "pages is 2; the sequences are in 3 pages of 16"),

@@ -18,6 +18,10 @@ which tile i sees E_i keys (E_i = L where q_len is 1):
 With a window, tiles of keys and pages begin with those of the first key that a row sees. Slopes and sinks are read once
 per row of the tile, by a warp for 4 rows at a time.
 
+With `q_lengths`, R, T_r and E_i are those of each sequence, and a grid has blocks for the most rows: each block reads
+where the rows of its sequence begin and end, 4 * 2 * 32 bytes, and ends if there are none for it. X_q counts the
+sectors of rows that are no run.
+
 Each of the 4 warps asks for the length and for each entry of the table itself, a sector each time. Copies are runs of
 consecutive elements (see _tiles/sectors.py).
 """
@@ -44,6 +48,15 @@ from variants._paged import (
     unsupported,
     window,
 )
+from variants._paged.chunks import (
+    Q_LENGTHS_FEATURE,
+    chunk_bytes,
+    chunks,
+    chunks_argument,
+    ragged_tiles,
+    start_bytes,
+    with_equal_rows,
+)
 from variants._tiles import BLOCK, WARPS, Tile, blocks
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
 
@@ -69,8 +82,9 @@ def cupy_kernels(problem: PagedProblem, tile: Tile) -> Any:
     from variants._tiles.rawkernel import SIZES, tiles_kernel
 
     sizes = {**SIZES, "PAGE": problem.page_size}
-    chosen = limits(problem), scores(problem), sink(problem), window(problem)
-    return tiles_kernel("paged_attention/paged", "paged", problem, tile, chosen, sizes)
+    chosen = limits(problem), scores(problem), sink(problem), window(problem), chunks(problem)
+    headers = ragged_tiles(problem)
+    return tiles_kernel("paged_attention/paged", "paged", problem, tile, chosen, sizes, headers=headers)
 
 
 def numba_kernels(problem: PagedProblem, tile: Tile) -> Any:
@@ -79,13 +93,13 @@ def numba_kernels(problem: PagedProblem, tile: Tile) -> Any:
 
     p = problem
     chosen = in_numba(p, tile.Br, tile.Bc)
-    return paged_kernel(p.head_dim, tile, p.dtype, p.page_size, chosen, p.window is not None)
+    return paged_kernel(p.head_dim, tile, p.dtype, p.page_size, chosen, p.window is not None, p.q_lengths is not None)
 
 
 def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Plan:
     """One launch; `tile` is the first of `tiles(problem)` unless given."""
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
-    lengths = (np.int32(p.q_len), np.int32(p.table_shape[1]))
+    lengths = (chunks_argument(p), np.int32(p.table_shape[1]))
     arrays = ("Q", "K", "V", "table", "lengths", "O", "lse")
     args = (*arrays, *lengths, np.int32(p.group), np.float32(factor(p)), *arguments((limits(p), scores(p), sink(p))))
     launch = Launch(kernel(p, sizes), (row_tiles(p, sizes.Br), p.kv_heads, p.sequences), BLOCK, args)
@@ -95,7 +109,19 @@ def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Pl
 def claim(problem: PagedProblem, tile: Sizes | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
-    packed = PackedRows(p, sizes.Br)
+    blocks_of_rows = row_tiles(p, sizes.Br) * p.kv_heads * p.sequences
+    read = start_bytes(p, WARPS, blocks_of_rows) + sum(_bytes_of_keys(each, sizes) for each in with_equal_rows(p))
+    widths = (p.head_dim, p.itemsize_bytes), (1, FLOAT32_BYTES)
+    if p.q_lengths is None:
+        q_bytes, lse_bytes = (int(PackedRows(p, sizes.Br).tile_bytes(*each).sum()) for each in widths)
+    else:
+        q_bytes, lse_bytes = (chunk_bytes(p, sizes.Br, *each) for each in widths)
+    return Traffic(q_bytes + read, q_bytes + lse_bytes)
+
+
+def _bytes_of_keys(problem: PagedProblem, sizes: Tile) -> int:
+    """Bytes of keys, of how many there are, of the table and of score terms, where sequences have equally many rows."""
+    p, packed = problem, PackedRows(problem, sizes.Br)
     ends = packed.ends
     first_tile = np.minimum(packed.firsts, ends) // sizes.Bc * sizes.Bc
     keys = np.minimum(blocks(ends, sizes.Bc) * sizes.Bc, packed.lengths) - first_tile
@@ -105,10 +131,7 @@ def claim(problem: PagedProblem, tile: Sizes | None = None) -> Traffic:
     runs = [(row, row + 3) for row in range(0, blocks(sizes.Br, 16) * 16, 4)]
     heads = np.arange(p.kv_heads, dtype=np.int64)[:, None]
     readers = p.sequences * int(slope_sectors(p, heads, packed.first_rows, runs).sum())
-    of_terms = term_bytes(p, readers) + sink_bytes(p, readers)
-    q_bytes = packed.tile_bytes(p.head_dim, p.itemsize_bytes).sum()
-    lse_bytes = packed.tile_bytes(1, FLOAT32_BYTES).sum()
-    return Traffic(int(q_bytes + p.kv_heads * fetched.sum()) + of_terms, int(q_bytes + lse_bytes))
+    return p.kv_heads * int(fetched.sum()) + term_bytes(p, readers) + sink_bytes(p, readers)
 
 
 def tiles(problem: PagedProblem) -> list[dict[str, int]]:
@@ -137,7 +160,7 @@ def register(registry: Registry) -> None:
                 supports=unsupported,
                 claim=claim,
                 tiles=tiles,
-                takes=(*BAND_FEATURES, *SCORE_FEATURES),
+                takes=(*BAND_FEATURES, *SCORE_FEATURES, Q_LENGTHS_FEATURE),
                 invariant_to=("batch", "padding"),
                 numerics=NUMERICS,
             )

@@ -1,5 +1,5 @@
 // PagedAttention with the online softmax: Kwon et al. 2023, arXiv 2309.06180, section 4.1, in tiles as FlashAttention-2
-// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, Scores, Sink and Window, types that the
+// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, Scores, Sink, Window and Chunks, types that the
 // plan chooses, are in _features/ and _paged/. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides: PAGE (rows of a page), a multiple of BC, so that no tile lies in two pages.
@@ -9,7 +9,7 @@ static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const int *__restrict__ table, const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse,
-    int q_len, int table_len, int group, float tau, Limits limits, Scores scores, Sink sink)
+    Chunks chunks, int table_len, int group, float tau, Limits limits, Scores scores, Sink sink)
 {
     __shared__ __align__(16) float Q_tile[BR * LD];
     __shared__ __align__(16) float KV_tile[BC * LD];  // K_j, then V_j
@@ -17,17 +17,20 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     __shared__ __align__(16) float l_tile[P_ROWS];
     __shared__ __align__(16) float m_tile[P_ROWS];
 
-    // The block owns rows of the query heads that share a key/value head of one sequence. They lie one after the other,
-    // and are counted through: row r of the group is query r % q_len.
+    // The block owns rows of the query heads that share a key/value head of one sequence. They are counted through: row r of the
+    // group is query r % q_len.
     const int sequence = blockIdx.z, kv_head = blockIdx.y, kv_heads = gridDim.y;
     const int first_row = blockIdx.x * BR;
-    const int rows = min(BR, group * q_len - first_row);
-    const size_t first_stat = ((size_t)sequence * kv_heads + kv_head) * group * q_len + first_row;
-    const size_t first_element = first_stat * D;
+    const auto chunk = chunk_of(chunks, sequence);
+    const int q_len = chunk.q_len, rows = min(BR, group * q_len - first_row);
+    if constexpr (decltype(chunk)::MAY_BE_EMPTY) {
+        if (rows <= 0) return;
+    }
+    const auto own = chunk.rows(sequence, kv_head, kv_heads, group, first_row);
     const int *const pages = table + (size_t)sequence * table_len;
     const int kv_len = lengths[sequence];
 
-    load_tile<BR>(Q_tile, Q + first_element, rows);
+    load_tile<BR>(Q_tile, own.of(Q), rows);
 
     // O = 0, l = 0, m = -inf, on chip. A sink is a key before all others, without a value. Each row of this thread is a query of
     // a head.
@@ -126,9 +129,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
         }
     }
     __syncthreads();
-    store_tile(O + first_element, Q_tile, rows);
+    store_tile(own.of(O), Q_tile, rows);
 
     // lse = m + log(l), which is -inf, or the sink, where nothing was seen.
     const int t = thread_index();
-    if (t < rows) lse[first_stat + t] = m_tile[t] + logf(l_tile[t]);
+    if (t < rows) lse[own.stat(t)] = m_tile[t] + logf(l_tile[t]);
 }

@@ -12,6 +12,7 @@ from typing import Any
 from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
+from variants._paged.numba_chunks import numba_chunks
 from variants._paged.numba_window import numba_window
 from variants._tiles import Tile
 from variants._tiles.numba_tile_copies import copies
@@ -58,11 +59,18 @@ def scores_of(count: int, features: NumbaFeatures) -> Any:
 
 @functools.cache
 def paged_kernel(
-    head_dim: int, tile: Tile, dtype: str, page_size: int, features: NumbaFeatures, has_window: bool
+    head_dim: int,
+    tile: Tile,
+    dtype: str,
+    page_size: int,
+    features: NumbaFeatures,
+    has_window: bool,
+    ragged: bool = False,
 ) -> Any:
     """The kernel for these compile-time parameters; Bc divides the page, so that no tile lies in two of them."""
     D, BR, BC, PAGE = head_dim, tile.Br, tile.Bc, page_size
-    load_tile, store_tile = copies(D, dtype)
+    load_tile, _ = copies(D, dtype)
+    chunk_of, chunk_has, rows_of, load_rows, store_rows, stat_of = numba_chunks(ragged, D, dtype)
     tiles = numba_tiles(head_dim, tile, features)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
@@ -75,7 +83,7 @@ def paged_kernel(
     logit, SINK_WEIGHT = sink_.logit, sink_.WEIGHT
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def paged(Q, K, V, table, lengths, O, lse, q_len, table_len, group, tau, limits, scores, sink):
+    def paged(Q, K, V, table, lengths, O, lse, chunks, table_len, group, tau, limits, scores, sink):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -90,16 +98,19 @@ def paged_kernel(
         query = cuda.local.array(TM, int32)
         head = cuda.local.array(TM, int32)
 
-        # The block owns rows of the query heads that share a key/value head of one sequence. They lie one after the
-        # other, and are counted through: row r of the group is query r % q_len.
+        # The block owns rows of the query heads that share a key/value head of one sequence. They are counted through:
+        # row r of the group is query r % q_len.
         sequence, kv_head = batch_index(), head_index()
-        Q_rows, O_rows = Q[0, 0], O[0, 0]  # and what lies behind: rows of all heads are counted through
         first_row = block_index() * BR
+        chunk = chunk_of(chunks, sequence)
+        q_len = chunk.q_len
         rows = min(BR, group * q_len - first_row)
-        first_stat = (sequence * K.shape[1] + kv_head) * group * q_len + first_row
+        if not chunk_has(chunk, rows):
+            return
+        own = rows_of(chunk, sequence, kv_head, K.shape[1], group, first_row)
         kv_len = lengths[sequence]
 
-        load_tile(Q_tile, BR, Q_rows, first_stat, rows)
+        load_rows(Q_tile, BR, Q, own, rows)
 
         # O = 0, l = 0, m = -inf, on chip. A sink is a key before all others, without a value. Each row of this thread
         # is a query of a head.
@@ -179,11 +190,11 @@ def paged_kernel(
                 l_tile[row_of(i)] = l[i]
                 m_tile[row_of(i)] = m[i]
         cuda.syncthreads()
-        store_tile(O_rows, first_stat, Q_tile, rows)
+        store_rows(O, own, Q_tile, rows)
 
         # lse = m + log(l), which is -inf, or the sink, where nothing was seen.
         t = thread_index()
         if t < rows:
-            lse.flat[first_stat + t] = m_tile[t] + math.log(l_tile[t])
+            lse.flat[stat_of(own, t)] = m_tile[t] + math.log(l_tile[t])
 
     return paged
