@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.execution.judging.question import Question
-from harness.model.cases.property import Arrays, Trial
+from harness.model.array_types import Arrays
+from harness.model.cases.property import Trial
 from harness.model.numerics import Numerics
 from harness.model.problem import BaseProblem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,28 @@ import numpy as np
 from harness.compilers import DevicePointer, Parameter
 from harness.device.array import DeviceArray
 from harness.device.memory import DeviceMemory
-from harness.device.tensor_map import DeviceTensorMap
 from harness.model.plan import map_leaves
 from harness.support.errors import UsageError
+
+
+@dataclass(frozen=True)
+class DeviceTensorMap:
+    """A tensor map of a device array, made by `Device.tensor_map`.
+
+    CUDA kernels take it by value (`const __grid_constant__ CUtensorMap`), Numba kernels its address as a uint64.
+    """
+
+    array: DeviceArray
+    """The array, which stays allocated as long as the map is used."""
+    encoded: bytes
+    """Its 128 bytes, in the emulator's format."""
+    place: DeviceArray
+    """The same bytes in device memory."""
+
+    @property
+    def address(self) -> int:
+        """Address of the map in device memory."""
+        return self.place.address
 
 
 def device_argument(kernel: str, position: int, argument: Any, memory: DeviceMemory, maps_by_value: bool) -> Any:

@@ -16,13 +16,12 @@ import numpy.typing as npt
 from harness.compilers import CompiledKernel, DevicePointer, compile_module
 from harness.compilers.cute.kernel import CuteFunction, CuteTensor
 from harness.compilers.toolchains import toolchain_of
-from harness.device.arguments import device_argument, typed_scalar
+from harness.device.arguments import DeviceTensorMap, device_argument, typed_scalar
 from harness.device.array import DeviceArray, c_strides, element_type, extents_of, span_of
 from harness.device.kernel import Kernel
 from harness.device.memory import DeviceMemory
 from harness.device.module import Module
 from harness.device.result import LaunchResult
-from harness.device.tensor_map import DeviceTensorMap
 from harness.emulator.abi.layout import buffer_index
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.emulated_gpu import EmulatedGpu

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +25,7 @@ from harness.emulator.launch.memory.run_memory import RunMemory, require_emulate
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.native.compile_worker import WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel
-from harness.emulator.native.runtime_ahead import RuntimeAhead
+from harness.emulator.native.object_loading import load_part
 from harness.emulator.native.tier import Tier
 from harness.execution.judging.accuracy import all_zero, untouched
 from harness.execution.judging.kept_inputs import require_kept, require_unused_kept
@@ -37,7 +39,7 @@ from harness.model.plan import Buffer, Launch, Plan, Reshaped, map_leaves
 from harness.model.problem import IN_OUT, INPUT, BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
-from harness.support.errors import KernelFault
+from harness.support.errors import KernelFault, SandboxError
 from harness.support.gpu_data_sheets import Gpu, usual_gpu
 
 BRIEF_FLOPS = 2e10
@@ -46,6 +48,30 @@ seconds."""
 
 Pointers = dict[str | TensorMap, DevicePointer]
 """Device address of each buffer, and of each tensor map whose address is an argument."""
+
+
+class RuntimeAhead:
+    """Loads the runtime, which all kernels need, once, in a thread next to the compilation of the first kernel."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started = False
+
+    def start(self, workers: WorkerPool) -> None:
+        """Start loading, with a worker if the runtime is not in the disk cache.
+
+        Errors are ignored here, because the first kernel raises them again.
+        """
+        with self._lock:
+            if self._started:
+                return
+            self._started = True
+        threading.Thread(target=_load, args=(workers,), daemon=True).start()
+
+
+def _load(workers: WorkerPool) -> None:
+    with contextlib.suppress(SandboxError), workers.borrow() as worker:
+        load_part("core", worker.build_part)
 
 
 class EmulatorExecutor:

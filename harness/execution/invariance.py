@@ -14,7 +14,7 @@ from harness.execution.planning.tiles import with_tile
 from harness.execution.planning.variant_calls import declared_tiles, make_plan
 from harness.execution.protocol import Execution, Executor
 from harness.model.arithmetic.ulps import ulps_apart
-from harness.model.cases.property import Arrays
+from harness.model.array_types import Arrays
 from harness.model.invariance import INVARIANCES, SPLITS, Change
 from harness.model.operation import operation_of
 from harness.model.problem import BaseProblem

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from harness.model.array_types import Arrays
 from harness.support.errors import UsageError
 from harness.support.suggestion import did_you_mean
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from harness.model.cases.axes import Axes, ProbedAxis
     from harness.model.cases.build import Build, Builds
     from harness.model.cases.case import Case
-    from harness.model.cases.property import Arrays, Property
+    from harness.model.cases.property import Property
     from harness.model.cases.regime import Regime
     from harness.model.drawn_tensor import DrawnTensor
     from harness.model.invariance import Change

@@ -7,13 +7,16 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.model.block_sample import BlockSample
 from harness.model.peer_copy import PeerCopy, held_bytes, require_devices
 from harness.model.problem import ELEMENT_BYTES, IN_OUT, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import ClusterTooLarge, PlanError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
@@ -119,6 +122,28 @@ class Reshaped:
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class BlockSample:
+    """The blocks of some entries, which lie next to each other along one axis of the grid."""
+
+    axis: int
+    """The axis of the grid along which entries lie: 0, 1 or 2 for x, y or z."""
+    blocks_per_entry: int
+    """Number of consecutive indices along this axis that belong to one entry."""
+    entries: tuple[int, ...]
+    """The entries whose blocks run, in ascending order."""
+
+    def numbers(self, grid: tuple[int, int, int]) -> npt.NDArray[np.int64]:
+        """Return the linear indices of the blocks in ascending order, x varying fastest."""
+        import numpy as np
+
+        first = np.array(self.entries, np.int64)[:, None] * self.blocks_per_entry
+        chosen = [np.arange(extent, dtype=np.int64) for extent in grid]
+        chosen[self.axis] = (first + np.arange(self.blocks_per_entry, dtype=np.int64)).reshape(-1)
+        x, y, z = chosen
+        return ((z[:, None, None] * grid[1] + y[:, None]) * grid[0] + x).reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+from harness.model.array_types import Float64Array
 
-Float64Array = npt.NDArray[np.float64]
 Block = TypeVar("Block")
 
 

@@ -85,7 +85,7 @@ class Spread:
     extent: Extent
     fewer: BaseProblem | None
     """The huge problem with one entry less: from the grids of both follows which blocks an entry has
-    (`planning.sampling`). None if entries do not have blocks of their own, and all blocks run."""
+    (`planning.variant_calls`). None if entries do not have blocks of their own, and all blocks run."""
     near: BaseProblem
     """The small problem, spread over a few entries more than it has. Its offsets are small."""
     indices: tuple[str, ...] = ()

@@ -2,6 +2,6 @@
 
 The parser produces functions of instructions (`parser`), one entry with its calls inlined (`inline`), and basic blocks
 in the order in which warps visit them (`blocks`). `opcodes` is the table of opcodes. For code that needs only a part of
-the text, `statements` finds functions and statements by their positions; `parameters`, `targets`, `timestamps`,
-`arithmetic` and `canonical_text` build on it.
+the text, `statements` finds functions and statements by their positions; `parameters`, `targets`, `timestamps` and
+`arithmetic` build on it.
 """

@@ -148,19 +148,23 @@ def default_cache() -> Cache:
         limit_bytes = -1
     if limit_bytes < 0:
         raise UsageError(f"{LIMIT_VARIABLE} is {shown(text)}; it has to be a whole number of bytes, 0 for no cache")
-    return Cache(_default_directory(), limit_bytes)
+    return Cache(user_directory(DIRECTORY_VARIABLE, "XDG_CACHE_HOME", ".cache"), limit_bytes)
 
 
-def _default_directory() -> Path | None:
-    chosen = os.environ.get(DIRECTORY_VARIABLE)
+def user_directory(own_variable: str, xdg_variable: str, below_home: str) -> Path | None:
+    """Return the directory that `own_variable` names, else `attention-sandbox` in that of the XDG specification.
+
+    That is the directory in `xdg_variable`, by default `below_home`. None if there is no home directory.
+    """
+    chosen = os.environ.get(own_variable)
     if chosen:
         return Path(os.path.abspath(chosen))
-    base = os.environ.get("XDG_CACHE_HOME", "")
+    base = os.environ.get(xdg_variable, "")
     if not os.path.isabs(base):  # unset, or relative, which the XDG specification says to ignore
         home = os.path.expanduser("~")
         if not os.path.isabs(home):
             return None
-        base = os.path.join(home, ".cache")
+        base = os.path.join(home, below_home)
     return Path(base, "attention-sandbox")
 
 

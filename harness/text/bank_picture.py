@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.execution.traffic.counts import SharedTraffic, by_place
+from harness.text.schedule_picture import MARGIN, STYLE, WIDTH, svg
 
-WIDTH, LABEL_WIDTH, NUMBER_WIDTH, MARGIN = 800, 130, 190, 12
+LABEL_WIDTH, NUMBER_WIDTH = 130, 190
 TOP, ROW_HEIGHT, FOOT = 34, 26, 8
 IDEAL, EXTRA = "#3b6fb6", "#b33a3a"
-STYLE = "font: 12px sans-serif; fill: #222"
 
 
 def bank_svg(shared: Sequence[SharedTraffic]) -> str:
@@ -20,11 +20,7 @@ def bank_svg(shared: Sequence[SharedTraffic]) -> str:
     parts = [_legend(), *(_bar(row, TOP + ROW_HEIGHT * place, scale) for place, row in enumerate(rows))]
     if not rows:
         parts.append(f'<text x="{MARGIN}" y="{TOP + 12}" style="{STYLE}">no access to shared memory</text>')
-    height = TOP + ROW_HEIGHT * max(1, len(rows)) + FOOT
-    body = "\n".join(parts)
-    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-    background = '<rect width="100%" height="100%" fill="#fff"/>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{background}\n{body}\n</svg>\n'
+    return svg(parts, TOP + ROW_HEIGHT * max(1, len(rows)) + FOOT)
 
 
 def _bar(row: SharedTraffic, y: float, scale: float) -> str:

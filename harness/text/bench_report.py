@@ -7,25 +7,8 @@ from typing import Any
 
 from harness.execution.timings import BenchResult, BenchRow
 from harness.model.operation import operation_of
-from harness.text.report import Report, Table
+from harness.text.report import Column, Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, notes_on_devices
-
-HEADERS = {
-    "rank": True,
-    "variant": False,
-    "verdict": False,
-    "time\nms": True,
-    "±\n%": True,
-    "runs": True,
-    "sustained\nms": True,
-    "clock\nMHz": True,
-    "TFLOP/s": True,
-    "% of\nmatrix": True,
-    "sectors\nGB/s": True,
-    "% of\ncopy": True,
-    "compile\ns": True,
-}
-"""Columns, and whether each is numeric."""
 
 
 def render_bench(result: BenchResult, format: str) -> str:
@@ -49,7 +32,37 @@ def bench_report(result: BenchResult) -> Report:
 
 def bench_table(result: BenchResult) -> Table:
     """A table with a line per contender, the fastest first."""
-    return Table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()])
+    return Table.of(bench_columns(result), result.rows)
+
+
+def bench_columns(result: BenchResult) -> list[Column[BenchRow]]:
+    """The columns, in order."""
+
+    def rank(row: BenchRow) -> str:
+        tied = row.rank is not None and sum(other.rank == row.rank for other in result.rows) > 1
+        return UNKNOWN if row.rank is None else f"{row.rank}{'=' if tied else ''}"
+
+    def of_copy(row: BenchRow) -> str:
+        return _percent(sector_bytes_per_s(row), result.gpus * result.ceilings.copy_bytes_per_s)
+
+    return [
+        Column("rank", rank),
+        Column("variant", lambda row: row.variant, number=False),
+        Column("verdict", lambda row: row.verdict, number=False),
+        Column("time\nms", lambda row: _number(row.time_ms, 4)),
+        Column("±\n%", lambda row: UNKNOWN if row.time_ms is None else f"{_noise_percent(row):.2f}"),
+        Column("runs", lambda row: UNKNOWN if row.samples is None else str(row.samples)),
+        Column("sustained\nms", lambda row: _number(row.sustained_ms, 4)),
+        Column("clock\nMHz", lambda row: _number(row.sustained_mhz, 0)),
+        Column("TFLOP/s", lambda row: _number(tera_flops(row, result), 2)),
+        Column(
+            "% of\nmatrix",
+            lambda row: _percent(tera_flops(row, result), result.gpus * result.ceilings.matrix_flops / 1e12),
+        ),
+        Column("sectors\nGB/s", lambda row: _number(_scaled(sector_bytes_per_s(row), 1e9), 0)),
+        Column("% of\ncopy", of_copy),
+        Column("compile\ns", lambda row: _number(_scaled(row.compile_ms, 1000), 2)),
+    ]
 
 
 def _document(result: BenchResult) -> dict[str, Any]:
@@ -69,29 +82,12 @@ def sector_bytes_per_s(row: BenchRow) -> float | None:
     return None if row.time_ms is None or row.sector_bytes is None else 1000 * row.sector_bytes / row.time_ms
 
 
-def _cells(row: BenchRow, result: BenchResult) -> list[str]:
-    flops, moved = tera_flops(row, result), sector_bytes_per_s(row)
-    ceilings = result.ceilings
-    tied = row.rank is not None and sum(other.rank == row.rank for other in result.rows) > 1
-    return [
-        UNKNOWN if row.rank is None else f"{row.rank}{'=' if tied else ''}",
-        row.variant,
-        row.verdict,
-        _number(row.time_ms, 4),
-        UNKNOWN if row.time_ms is None else f"{_noise_percent(row):.2f}",
-        UNKNOWN if row.samples is None else str(row.samples),
-        _number(row.sustained_ms, 4),
-        _number(row.sustained_mhz, 0),
-        _number(flops, 2),
-        _percent(flops, result.gpus * ceilings.matrix_flops / 1e12),
-        _number(None if moved is None else moved / 1e9, 0),
-        _percent(moved, result.gpus * ceilings.copy_bytes_per_s),
-        _number(None if row.compile_ms is None else row.compile_ms / 1000, 2),
-    ]
-
-
 def _number(value: float | None, decimals: int) -> str:
     return UNKNOWN if value is None else f"{value:,.{decimals}f}"
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
 
 
 def _percent(value: float | None, whole: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from harness.execution.judging.accuracy import SANITIZE_HINT
@@ -13,20 +13,8 @@ from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.finding import findings_by_cause
 from harness.model.problem import IN_OUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem
 from harness.text.findings import findings_in_words
-from harness.text.report import Report, Table
+from harness.text.report import Column, Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib, notes_on_devices
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of the table for people."""
-
-    header: str
-    """Header, including the unit."""
-    cell: Callable[[Row], str]
-    """Function that formats a row's cell."""
-    number: bool = True
-    """Whether the column is right-aligned."""
 
 
 def render_comparison(comparison: Comparison, format: str) -> str:
@@ -58,24 +46,18 @@ def comparison_report(
 
 def _table(comparison: Comparison) -> Table:
     """A table with a line per variant that supports the problem, or per variant if none does; notes list the others."""
-    columns = comparison_columns(comparison)
     rows = [row for row in comparison.rows if row.verdict != UNSUPPORTED] or comparison.rows
-    return Table(
-        [column.header for column in columns],
-        [[column.cell(row) for column in columns] for row in rows],
-        [column.number for column in columns],
-        expendable=("launches", "allocated\nMiB", "error /\nexpected", "written\nMiB", "read\nMiB"),
-    )
+    expendable = ("launches", "allocated\nMiB", "error /\nexpected", "written\nMiB", "read\nMiB")
+    return Table.of(comparison_columns(comparison), rows, expendable)
 
 
-def comparison_columns(comparison: Comparison) -> list[Column]:
+def comparison_columns(comparison: Comparison) -> list[Column[Row]]:
     """The columns that are shown, in order."""
 
     def size(value: int | None) -> str:
         return mib(value, comparison.problem.compulsory_bytes)
 
-    local = [Column("local\nMiB", lambda r: _size(r.local_bytes, size))] if _uses_local(comparison) else []
-    columns = [
+    columns: list[Column[Row]] = [
         Column("rank", lambda r: UNKNOWN if r.rank is None else str(r.rank)),
         Column("variant", lambda r: r.variant, number=False),
         Column("verdict", lambda r: r.verdict, number=False),
@@ -83,7 +65,7 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
         Column("error /\nexpected", lambda r: _ratio(r.worst_over_expected)),
         Column("read\nMiB", lambda r: size(r.read_bytes)),
         Column("written\nMiB", lambda r: size(r.write_bytes)),
-        *local,
+        *([Column("local\nMiB", lambda r: _size(r.local_bytes, size))] if _uses_local(comparison) else ()),
         Column("total\nMiB", lambda r: size(r.total_bytes)),
         Column(
             "total /\ncompulsory", lambda r: UNKNOWN if r.times_compulsory is None else f"{r.times_compulsory:,.2f}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
-from typing import Any
+from textwrap import fill, wrap
+from typing import Any, Generic, TypeVar
 
+from harness.execution.judging.verdict import ERROR, FAIL
 from harness.support.printable import printable
 from harness.support.version import with_version
 from harness.text.column_meanings import explained
 from harness.text.tables import Styled, csv_text, json_text, table
 from harness.text.terminal import PLAIN, Terminal
+
+Row = TypeVar("Row")
 
 NOTE_WIDTH = 120
 """Largest number of characters per line of notes."""
@@ -28,6 +31,18 @@ DOTS = "..."
 
 
 @dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column of a table whose lines are of one kind."""
+
+    header: str
+    """Header, including the unit."""
+    cell: Callable[[Row], str]
+    """Function that formats a line's cell."""
+    number: bool = True
+    """Whether the column is right-aligned."""
+
+
+@dataclass(frozen=True)
 class Table:
     """Rows of cells under headers."""
 
@@ -38,6 +53,12 @@ class Table:
     """Which columns are right-aligned."""
     expendable: Sequence[str] = ()
     """Headers of the columns that a narrow terminal can do without, the first to go first."""
+
+    @classmethod
+    def of(cls, columns: Sequence[Column[Row]], rows: Iterable[Row], expendable: Sequence[str] = ()) -> Table:
+        """A table with a line for each of `rows`."""
+        cells = [[column.cell(row) for column in columns] for row in rows]
+        return cls([column.header for column in columns], cells, [column.number for column in columns], expendable)
 
     def text(self, markdown: bool) -> str:
         """The table without a final line break."""
@@ -209,3 +230,11 @@ def _wrapped(text: str, width: int | None) -> str:
             [line] if len(line) <= width else wrap(line, width, subsequent_indent=indentation, break_on_hyphens=False)
         )
     return "\n".join(lines)
+
+
+def wrong_answer(variant: str, verdict: str | None, reason: str | None) -> str | None:
+    """The warning paragraph for a variant; None unless its verdict is `fail` or `error`."""
+    if verdict not in (FAIL, ERROR):
+        return None
+    text = f"WRONG: {variant}: {verdict}: {' '.join((reason or '').split())}. The figures below are of a wrong kernel."
+    return fill(text, NOTE_WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -39,9 +39,13 @@ def schedule_svg(replay: Replay) -> str:
         top += height + GAP
     has_held = any(tile for step in replay.steps for holding in step.held for tile in holding.tiles)
     parts += [_divisions(replay, begins, top - GAP), _legend(has_held), _axis(total, top)]
-    body = "\n".join(parts)
-    size = f'width="{WIDTH}" height="{top + FOOT:.0f}" viewBox="0 0 {WIDTH} {top + FOOT:.0f}"'
-    background = '<rect width="100%" height="100%" fill="#fff"/>'
+    return svg(parts, top + FOOT)
+
+
+def svg(parts: Iterable[str], height: float) -> str:
+    """The elements as a file of this height in pixels, on white."""
+    size = f'width="{WIDTH}" height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}"'
+    background, body = '<rect width="100%" height="100%" fill="#fff"/>', "\n".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{background}\n{body}\n</svg>\n'
 
 

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 
 from harness.execution.schedule.events import COPY_KINDS, WAITS, BlockEvents
 from harness.execution.schedule.timeline import Timeline, TimelineLaunch
+from harness.text.schedule_picture import LABEL_WIDTH, MARGIN, STYLE, WIDTH, svg
 
-WIDTH, LABEL_WIDTH, MARGIN = 800, 70, 12
 TOP, ROW_HEIGHT, GAP, FOOT = 44, 16, 6, 26
-CHARACTER_WIDTH = 7
 NARROWEST = 0.4
 """Smallest width of a rectangle."""
 MOST_WARPS = 16
 RUNS, LOADS, COPIES = "#d9d9d9", "#3b6fb6", "#e07b27"
 WAIT_COLOURS = ("#b33a3a", "#8e5aa8", "#c7a21b", "#4f9d69")
 """Colours of the kinds of wait, in the order of `WAITS`."""
-STYLE = "font: 12px sans-serif; fill: #222"
 
 
 def timeline_svg(timeline: Timeline) -> str:
@@ -29,12 +27,7 @@ def timeline_svg(timeline: Timeline) -> str:
             rows = list(_rows(events, top))
             parts += rows
             top += ROW_HEIGHT * len(rows) + GAP + FOOT
-    size = f'width="{WIDTH}" height="{top:.0f}" viewBox="0 0 {WIDTH} {top:.0f}"'
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n'
-        "</svg>\n"
-    )
+    return svg(parts, top)
 
 
 def _title(launch: TimelineLaunch) -> str:

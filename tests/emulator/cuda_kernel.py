@@ -15,7 +15,7 @@ from harness.emulator.launch.memory.aligned_memory import aligned_zeros
 from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.launch.tracing import BlockListener
 from harness.emulator.native.kernel_cache import native_kernel
-from harness.model.block_sample import BlockSample
+from harness.model.plan import BlockSample
 
 STEP_LIMIT = 2_000_000
 

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from harness.execution.planning.sampling import sampled
-from harness.model.block_sample import BlockSample
-from harness.model.plan import Buffer, Launch, Plan
+from harness.execution.planning.variant_calls import sampled
+from harness.model.plan import BlockSample, Buffer, Launch, Plan
 from harness.model.spread import elements_apart
 from harness.operations.attention.problem import Problem
 from harness.operations.attention_backward.problem import BackwardProblem

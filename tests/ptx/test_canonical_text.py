@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.ptx.canonical_text import canonical_text
+from harness.ptx.statements import canonical_text
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -8,7 +8,7 @@ from harness import compare, fuzz, traffic, why
 from harness.cli import main
 from harness.model.operation import operation_named
 from harness.studies.listing.command import ListRequest, regimes_report, variants_report
-from harness.text.bench_report import HEADERS
+from harness.text.bench_report import bench_columns
 from harness.text.column_meanings import MEANINGS
 from harness.text.report import Report, Table
 from harness.text.terminal import Terminal
@@ -20,7 +20,7 @@ def without_meaning(report: Report) -> set[str]:
 
 
 def test_every_column_of_bench_and_list_has_a_meaning() -> None:
-    assert {" ".join(header.split()) for header in HEADERS} <= set(MEANINGS)
+    assert {" ".join(column.header.split()) for column in bench_columns(None)} <= set(MEANINGS)
     assert not without_meaning(regimes_report(operation_named("attention")))
     registry = ListRequest().discover().registry
     assert not without_meaning(variants_report(registry.select("fa2-*", None), registry))

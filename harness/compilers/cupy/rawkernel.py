@@ -1,9 +1,11 @@
-"""Compiles `cupy.RawKernel` to PTX or machine code, with the options that CuPy passes to NVRTC."""
+"""Compiles `cupy.RawKernel` and `cupy.RawModule` to PTX or machine code, with the options that CuPy gives NVRTC."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
@@ -162,3 +164,49 @@ def split_options(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None
         elif option not in ("-lineinfo", "--generate-line-info"):
             kept.append(option)
     return tuple(kept), max_registers
+
+
+_MODULE = "module"
+"""What messages call the source if it is not found in a file."""
+
+
+def compile_rawmodule(module: Any, toolchain: Toolchain, arch: str) -> dict[str, CompiledKernel]:
+    """Compile for `arch`. Returns each kernel by its name in the PTX, and those of templates by their C++ name, too.
+
+    Raises `CompileError` with NVRTC's log, or if the module is made of machine code.
+    """
+    options, max_registers = split_options(tuple(module.options or ()))
+    arch = feature_arch(tuple(module.options or ()), arch) or arch
+    source = with_absolute_names(with_line_directive(_module_source(module)))
+    expressions = tuple(module.name_expressions or ())
+    complete = complete_options(options, arch)
+
+    def build() -> bytes:
+        return json.dumps(nvrtc.compile_module(source, _MODULE, complete, expressions)).encode()
+
+    ptx, lowered = json.loads(cached("nvrtc module", _MODULE, source, options, complete, expressions, build))
+    entries = entry_parameters(ptx)
+    names = {entry: entry for entry in entries} | {each: found for each, found in lowered.items() if found in entries}
+    return {
+        name: CompiledKernel(
+            ptx=ptx,
+            entry=entry,
+            name=name,
+            toolchain=toolchain,
+            arch=arch,
+            parameters=entries[entry],
+            max_registers=max_registers,
+            cooperative=bool(module.enable_cooperative_groups),
+        )
+        for name, entry in names.items()
+    }
+
+
+def _module_source(module: Any) -> str:
+    """Return the CUDA source. CuPy takes a path instead, to a file of machine code or PTX."""
+    if module.code is not None:
+        return str(module.code)
+    raise CompileError(
+        f"RawModule(path={str(Path(module.file_path))!r}) is compiled already; give its CUDA source as code=, or pass "
+        "the path of its PTX"
+    )

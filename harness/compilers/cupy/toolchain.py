@@ -38,7 +38,7 @@ class CupyToolchain(Toolchain):
         """Compile a `cupy.RawModule`, whose kernels share its variables. Raises `CompileError`."""
         if "cupy.RawModule" not in type_names(module):
             return None
-        from harness.compilers.cupy.rawmodule import compile_rawmodule
+        from harness.compilers.cupy.rawkernel import compile_rawmodule
 
         return compile_rawmodule(module, self, arch)
 

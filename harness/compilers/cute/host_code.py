@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.compilers.cute import tvm_ffi
-from harness.compilers.cute.object_symbols import symbols
 from harness.model.plan import require_cluster
 from harness.support.errors import CompileError, PlanError, SandboxError
 from harness.support.gpu_data_sheets import GPUS, Gpu
@@ -71,6 +71,47 @@ class _LaunchAttribute(ctypes.Structure):
     """`cudaLaunchAttribute`, whose value has 64 bytes."""
 
     _fields_ = [("kind", ctypes.c_uint32), ("unused", ctypes.c_uint32), ("value", ctypes.c_uint32 * 16)]
+
+
+_FILE_HEADER = struct.Struct("<40xQ10xHHH")
+_SECTION = struct.Struct("<II2QQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMBOL_TABLE = 2
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol of an object file."""
+
+    name: str
+    data: bytes | None
+    """The bytes that it names; None if the file does not define it."""
+
+
+def symbols(image: bytes) -> tuple[Symbol, ...]:
+    """Return the named symbols of an object file (System V ABI, "Symbol Table").
+
+    Raises `CompileError` if it is no 64-bit little-endian ELF file.
+    """
+    if not image.startswith(b"\x7fELF\x02\x01"):
+        raise CompileError("the host code of a CuTe function is no 64-bit ELF object file")
+    at, each, count, _ = _FILE_HEADER.unpack_from(image)
+    sections = [_SECTION.unpack_from(image, at + each * number) for number in range(count)]
+    found = []
+    for _, kind, _, _, begin, size, link, _, _, _ in sections:
+        if kind == _SYMBOL_TABLE:
+            names = sections[link][4]
+            found += [_symbol(image, sections, names, begin + at) for at in range(0, size, _SYMBOL.size)]
+    return tuple(symbol for symbol in found if symbol.name)
+
+
+def _symbol(image: bytes, sections: list[tuple[int, ...]], names: int, at: int) -> Symbol:
+    name, _, _, section, value, size = _SYMBOL.unpack_from(image, at)
+    text = image[names + name : image.index(b"\0", names + name)].decode()
+    if section == 0:
+        return Symbol(text, None)
+    begin = sections[section][4] + value if section < len(sections) else 0
+    return Symbol(text, image[begin : begin + size])
 
 
 class HostCode:

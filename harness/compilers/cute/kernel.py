@@ -6,8 +6,10 @@ import functools
 import hashlib
 import json
 import struct
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.compilers.compiled_kernel import DevicePointer
@@ -56,11 +58,27 @@ class CuteFunction:
     def of(compiled: Any, name: str) -> CuteFunction:
         """Return a function that was compiled in this process, with the environment variable `CUTE_DSL_KEEP=ptx`.
 
-        Raises `CompileError` if CuTe has not kept its PTX.
+        Raises `CompileError` if CuTe has not kept its PTX, or cannot export it.
         """
-        from harness.compilers.cute.export import exported
+        from harness.compilers.cute.host_code import ENTRY
 
-        return exported(compiled, name)
+        ptx = getattr(compiled, "__ptx__", None)
+        if not ptx:
+            raise CompileError(
+                f"CuTe function {name}: CuTe has not kept its PTX; set the environment variable CUTE_DSL_KEEP=ptx "
+                "before the import of cutlass"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "host.o")
+            try:
+                compiled.export_to_c(object_file_path=str(file), function_name=ENTRY)
+                host_code = file.read_bytes()
+            except Exception as error:
+                raise CompileError(
+                    f"CuTe function {name}: its host code cannot be exported ({error}); compile it with "
+                    'options="--enable-tvm-ffi"'
+                ) from error
+        return CuteFunction(name, host_code, str(ptx))
 
     @staticmethod
     def kept(name: str, key: tuple[str, ...]) -> CuteFunction | None:

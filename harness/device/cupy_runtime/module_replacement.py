@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import warnings
@@ -13,9 +14,7 @@ from typing import Any
 
 from harness.device.cupy_runtime.driver_calls import DriverCalls
 from harness.device.cupy_runtime.jitify_headers import find_headers
-from harness.device.cupy_runtime.refusal import refused_function
-from harness.device.cupy_runtime.runtime_error import error_text
-from harness.device.cupy_runtime.stand_in_module import STAND_INS, StandInModule
+from harness.device.driver import status
 from harness.device.driver.module_changes import Change, change_when_imported
 from harness.device.driver.process import Driver
 
@@ -44,6 +43,43 @@ def _replace_functions(module: Any, functions: Mapping[str, Callable[..., Any]])
     for name, function in functions.items():
         if hasattr(module, name):
             setattr(module, name, function)
+
+
+_NAMES = {
+    status.OUT_OF_MEMORY: "MemoryAllocation",
+    status.NOT_INITIALIZED: "InitializationError",
+    status.DEINITIALIZED: "CudartUnloading",
+    status.INVALID_CONTEXT: "DeviceUninitialized",
+    status.INVALID_HANDLE: "InvalidResourceHandle",
+    status.NOT_FOUND: "SymbolNotFound",
+    status.LAUNCH_FAILED: "LaunchFailure",
+}
+"""Names that the runtime does not derive from the driver's, without `cudaError`."""
+
+
+def error_text(code: int) -> str:
+    """Name and description, such as `cudaErrorInvalidValue: invalid argument`."""
+    name, description = status.DESCRIPTIONS.get(code, ("CUDA_ERROR_UNKNOWN", "unrecognized error code"))
+    words = name.removeprefix("CUDA_ERROR_").split("_")
+    return f"cudaError{_NAMES.get(code) or ''.join(word.capitalize() for word in words)}: {description}"
+
+
+def refused_function(call: DriverCalls, name: str, library: str = "") -> Callable[..., Any]:
+    """A function that prints and counts its call, and raises an error with its name.
+
+    `library` is the one whose machine code it runs on a GPU; without it, it is a function of NVIDIA's runtime.
+    """
+
+    def function(*arguments: Any, **named: Any) -> Any:
+        error = call.refuse(name)
+        if not library:
+            raise error
+        raise RuntimeError(
+            f"{name} runs machine code of {library}, which cannot be emulated; copy the arrays to the host with "
+            "cupy.asnumpy, and use NumPy or SciPy"
+        ) from error
+
+    return function
 
 
 def _replace_runtime(module: Any, call: DriverCalls) -> None:
@@ -126,6 +162,46 @@ def _find_headers_for_jitify(module: Any) -> None:
 
     module._init_module = initialize_without_program
     module.jitify = compile_with_headers
+
+
+STAND_INS = {
+    "cupy.cuda.cufft": ("", "cuFFT"),
+    "cupy.cuda.thrust": ("thrust", "Thrust"),
+    "cupy_backends.cuda.libs.cublas": ("cublas", "cuBLAS"),
+    "cupy_backends.cuda.libs.curand": ("curand", "cuRAND"),
+    "cupy_backends.cuda.libs.cusolver": ("", "cuSOLVER"),
+    "cupy_backends.cuda.libs.cusparse": ("", "cuSPARSE"),
+}
+"""CuPy's modules: the module in `libraries` that computes with NumPy, if there is one, and the library."""
+
+
+def _current_stream() -> int:
+    import cupy
+
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+class StandInModule(ModuleType):
+    """A module that is filled when it is used first. Functions that it lacks raise an error when they are called."""
+
+    def __init__(self, name: str, call: DriverCalls) -> None:
+        super().__init__(name)
+        self._call = call
+        self._source, self._library = STAND_INS[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__pyx_capi__":
+            raise ImportError(f"{self.__name__} calls machine code of {self._library}, which cannot be emulated")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._source:
+            from harness.device.cupy_runtime.libraries.library_memory import LibraryMemory
+
+            library = importlib.import_module(f"harness.device.cupy_runtime.libraries.{self._source}")
+            vars(self).update(library.functions(LibraryMemory(self._call.driver, self._library, _current_stream)))
+            self._source = ""
+            return getattr(self, name)
+        return refused_function(self._call, f"{self.__name__}.{name}", self._library)
 
 
 def emulate_cupy(driver: Driver) -> None:

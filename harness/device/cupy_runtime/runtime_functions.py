@@ -7,10 +7,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.device.cupy_runtime.device_properties import device_properties
 from harness.device.cupy_runtime.driver_calls import RESULT, DriverCalls
-from harness.device.cupy_runtime.graph_functions import GraphFunctions
-from harness.device.cupy_runtime.texture_functions import TextureFunctions, address_of, box_of_rows, in_memory
+from harness.device.cupy_runtime.texture_functions import TextureFunctions
 from harness.device.driver import status
 from harness.device.driver.functions.streams import enqueue
 from harness.device.driver.graph import HOST
@@ -28,6 +26,10 @@ _ASYNC_COPIES = {
 _UNREGISTERED, _MANAGED, _NO_DEVICE = 0, 3, -2
 _KIND, _DEVICE_POINTER, _HOST_POINTER, _IS_MANAGED = 2, 3, 4, 8
 _ATTACH_GLOBAL = 1
+_RELAXED = 2
+_INVALIDATED = 2
+_INT_ATTRIBUTES = 3
+"""The last attribute of a memory pool that has 4 bytes."""
 
 FORWARDED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "driverGetVersion": ("cuDriverGetVersion", (RESULT,)),
@@ -81,6 +83,40 @@ def _forwarded(call: DriverCalls, symbol: str, order: Sequence[Any]) -> Implemen
         return result if has_result else None
 
     return function
+
+
+_ATTRIBUTES: dict[str, int | tuple[int, ...]] = {
+    "sharedMemPerBlock": 8, "regsPerBlock": 12, "warpSize": 10, "maxThreadsPerBlock": 1, "maxThreadsDim": (2, 3, 4),
+    "maxGridSize": (5, 6, 7), "clockRate": 13, "totalConstMem": 9, "major": 75, "minor": 76, "textureAlignment": 14,
+    "texturePitchAlignment": 51, "multiProcessorCount": 16, "kernelExecTimeoutEnabled": 17, "integrated": 18,
+    "canMapHostMemory": 19, "computeMode": 20, "maxTexture1D": 21, "maxTexture2D": (22, 23),
+    "maxTexture3D": (24, 25, 26), "concurrentKernels": 31, "ECCEnabled": 32, "pciBusID": 33, "pciDeviceID": 34,
+    "pciDomainID": 50, "tccDriver": 35, "memoryClockRate": 36, "memoryBusWidth": 37, "l2CacheSize": 38,
+    "maxThreadsPerMultiProcessor": 39, "isMultiGpuBoard": 84, "cooperativeLaunch": 95,
+    "cooperativeMultiDeviceLaunch": 96, "maxTexture1DMipmap": 77, "maxTexture1DLayered": (42, 43),
+    "maxTexture2DMipmap": (73, 74), "maxTexture2DLinear": (70, 71, 72), "maxTexture2DLayered": (27, 28, 29),
+    "maxTexture2DGather": (45, 46), "maxTexture3DAlt": (47, 48, 49), "maxTextureCubemap": 52,
+    "maxTextureCubemapLayered": (53, 54), "maxSurface1D": 55, "maxSurface1DLayered": (61, 62),
+    "maxSurface2D": (56, 57), "maxSurface2DLayered": (63, 64, 65), "maxSurface3D": (58, 59, 60),
+    "maxSurfaceCubemap": 66, "maxSurfaceCubemapLayered": (67, 68), "surfaceAlignment": 30, "asyncEngineCount": 40,
+    "unifiedAddressing": 41, "streamPrioritiesSupported": 78, "globalL1CacheSupported": 79,
+    "localL1CacheSupported": 80, "sharedMemPerMultiprocessor": 81, "regsPerMultiprocessor": 82, "managedMemory": 83,
+    "multiGpuBoardGroupID": 85, "hostNativeAtomicSupported": 86, "pageableMemoryAccess": 88,
+    "concurrentManagedAccess": 89, "computePreemptionSupported": 90, "canUseHostPointerForRegisteredMem": 91,
+    "sharedMemPerBlockOptin": 97, "pageableMemoryAccessUsesHostPageTables": 100, "directManagedMemAccessFromHost": 101,
+    "persistingL2CacheMaxSize": 108, "maxBlocksPerMultiProcessor": 106, "accessPolicyMaxWindowSize": 109,
+    "reservedSharedMemPerBlock": 111, "deviceOverlap": 15, "maxTexture1DLinear": 69,
+    "singleToDoublePrecisionPerfRatio": 87,
+}  # fmt: skip
+"""The number of `CUdevice_attribute` for each property."""
+
+
+def device_properties(attribute: Callable[[int], int], name: bytes, uuid: bytes, memory_bytes: int) -> dict[str, Any]:
+    """All properties by name. `attribute` returns the value of an attribute by its number."""
+    properties: dict[str, Any] = {"name": name, "totalGlobalMem": memory_bytes}
+    for key, number in _ATTRIBUTES.items():
+        properties[key] = attribute(number) if isinstance(number, int) else tuple(attribute(each) for each in number)
+    return {**properties, "uuid": uuid, "luid": b"", "luidDeviceNodeMask": 0}
 
 
 class RuntimeFunctions:
@@ -174,19 +210,6 @@ class RuntimeFunctions:
         """Copy between devices in the order of a stream."""
         self._call("cuMemcpyAsync", int(dst), int(src), int(size), int(stream))
 
-    def memcpy2D(self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int) -> None:
-        """Copy rows that are `dpitch` and `spitch` bytes apart."""
-        self._call(
-            "cuMemcpy3D_v2", address_of(box_of_rows(in_memory(dst, dpitch), in_memory(src, spitch), width, height))
-        )
-
-    def memcpy2DAsync(
-        self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
-    ) -> None:
-        """Copy rows in the order of a stream."""
-        box = box_of_rows(in_memory(dst, dpitch), in_memory(src, spitch), width, height)
-        self._call("cuMemcpy3DAsync_v2", address_of(box), int(stream))
-
     def memset(self, ptr: int, value: int, size: int) -> None:
         """Fill with a byte."""
         self._call("cuMemsetD8_v2", int(ptr), value & 0xFF, int(size))
@@ -273,6 +296,41 @@ class RuntimeFunctions:
         bits = self._call("cuEventElapsedTime", RESULT, int(start), int(end))
         return float(struct.unpack("f", struct.pack("I", bits))[0])
 
+    # Graphs and memory pools
+
+    def streamBeginCapture(self, stream: int, mode: int = _RELAXED) -> None:
+        """Let a stream record a graph."""
+        self._call("cuStreamBeginCapture_v2", int(stream), mode)
+
+    def streamIsCapturing(self, stream: int) -> bool:
+        """Whether a stream records a graph. Raises `RuntimeError` if a call was made that cannot be recorded."""
+        state = self._call("cuStreamIsCapturing", int(stream), RESULT)
+        if state == _INVALIDATED:
+            raise RuntimeError("a call that cannot be recorded has invalidated the recording of the stream")
+        return bool(state)
+
+    def graphInstantiate(self, graph: int) -> int:
+        """Make a graph executable."""
+        return self._call("cuGraphInstantiateWithFlags", RESULT, int(graph), 0)
+
+    def graphDebugDotPrint(self, graph: int, path: str, flags: int) -> None:
+        """Write a graph in the language of Graphviz."""
+        text = ctypes.create_string_buffer(path.encode())
+        self._call("cuGraphDebugDotPrint", int(graph), ctypes.addressof(text), flags)
+
+    def memPoolCreate(self, properties: Any) -> int:
+        """Create a memory pool."""
+        return self._call("cuMemPoolCreate", RESULT, 0)
+
+    def memPoolGetAttribute(self, pool: int, number: int) -> int:
+        """An attribute of a memory pool."""
+        return self._call("cuMemPoolGetAttribute", int(pool), number, RESULT)
+
+    def memPoolSetAttribute(self, pool: int, number: int, value: float) -> None:
+        """Change an attribute of a memory pool."""
+        box = (ctypes.c_int32 if number <= _INT_ATTRIBUTES else ctypes.c_uint64)(int(value))
+        self._call("cuMemPoolSetAttribute", int(pool), number, ctypes.addressof(box))
+
 
 _NOT_OF_CUPY = ("__", "_pointer_attribute", "_status")
 """Beginnings of names that are not CuPy's."""
@@ -281,9 +339,9 @@ _NOT_OF_CUPY = ("__", "_pointer_attribute", "_status")
 def runtime_functions(call: DriverCalls, pointer_attributes: Callable[..., Any]) -> dict[str, Implementation]:
     """All implemented functions by CuPy's names. `pointer_attributes` is CuPy's class for attributes of a pointer."""
     own = RuntimeFunctions(call, pointer_attributes)
-    others: tuple[object, ...] = (GraphFunctions(call), TextureFunctions(call))
+    textures = TextureFunctions(call)
     return {
         **{name: _forwarded(call, *row) for name, row in FORWARDED.items()},
         **{name: getattr(own, name) for name in vars(RuntimeFunctions) if not name.startswith(_NOT_OF_CUPY)},
-        **{name: getattr(each, name) for each in others for name in vars(type(each)) if not name.startswith("_")},
+        **{name: getattr(textures, name) for name in vars(TextureFunctions) if not name.startswith("_")},
     }

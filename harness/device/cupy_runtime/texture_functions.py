@@ -59,11 +59,6 @@ class _Copy(ctypes.Structure):
     ]  # fmt: skip
 
 
-def address_of(structure: ctypes.Structure) -> int:
-    """The address of a structure, which the caller keeps for the duration of the call."""
-    return ctypes.addressof(structure)
-
-
 def in_memory(address: int, pitch: int) -> BoxEnd:
     """Rows of memory as an end of a copy."""
     return BoxEnd(kind=_IN_MEMORY, device=int(address), pitch=int(pitch))
@@ -97,7 +92,7 @@ class TextureFunctions:
         """Allocate an array."""
         format = self._format(_Channels.from_address(descPtr))
         description = ArrayDescription(width, height, depth, *format, flags)
-        return self._call("cuArray3DCreate_v2", RESULT, address_of(description))
+        return self._call("cuArray3DCreate_v2", RESULT, ctypes.addressof(description))
 
     def mallocArray(self, descPtr: int, width: int, height: int, flags: int = 0) -> int:
         """Allocate an array of one or two dimensions."""
@@ -127,12 +122,12 @@ class TextureFunctions:
             | SRGB * bool(given.srgb)
         )
         made.anisotropy = given.anisotropy
-        return self._call("cuTexObjectCreate", RESULT, address_of(resource), address_of(made), 0)
+        return self._call("cuTexObjectCreate", RESULT, ctypes.addressof(resource), ctypes.addressof(made), 0)
 
     def createSurfaceObject(self, ResDesc: int) -> int:
         """Create a surface object."""
         resource = self._resource(ResDesc)
-        return self._call("cuSurfObjectCreate", RESULT, address_of(resource))
+        return self._call("cuSurfObjectCreate", RESULT, ctypes.addressof(resource))
 
     # Copies
 
@@ -153,45 +148,38 @@ class TextureFunctions:
         (source, size), (target, target_size) = self._end(given.source), self._end(given.target)
         return Box(source, target, given.width * (size or target_size or 1), given.height, given.depth)
 
-    def memcpy3D(self, Memcpy3DParmsPtr: int) -> None:
-        """Copy a box. Its width is in elements if an array takes part, else in bytes."""
-        box = self._box(Memcpy3DParmsPtr)
-        self._call("cuMemcpy3D_v2", address_of(box))
-
-    def memcpy3DAsync(self, Memcpy3DParmsPtr: int, stream: int) -> None:
-        """Copy a box in the order of a stream."""
-        box = self._box(Memcpy3DParmsPtr)
-        self._call("cuMemcpy3DAsync_v2", address_of(box), int(stream))
-
-    def _copy_rows(self, target: BoxEnd, source: BoxEnd, width: int, height: int, stream: int | None = None) -> None:
-        box = box_of_rows(target, source, width, height)
+    def _copy(self, box: Box, stream: int | None) -> None:
+        """Copy at once, or in the order of a stream."""
         if stream is None:
-            self._call("cuMemcpy3D_v2", address_of(box))
+            self._call("cuMemcpy3D_v2", ctypes.addressof(box))
         else:
-            self._call("cuMemcpy3DAsync_v2", address_of(box), int(stream))
+            self._call("cuMemcpy3DAsync_v2", ctypes.addressof(box), int(stream))
+
+    def memcpy3D(self, Memcpy3DParmsPtr: int, stream: int | None = None) -> None:
+        """Copy a box. Its width is in elements if an array takes part, else in bytes."""
+        self._copy(self._box(Memcpy3DParmsPtr), stream)
+
+    def memcpy2D(
+        self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int,
+        stream: int | None = None,
+    ) -> None:  # fmt: skip
+        """Copy rows that are `dpitch` and `spitch` bytes apart."""
+        self._copy(box_of_rows(in_memory(dst, dpitch), in_memory(src, spitch), width, height), stream)
 
     def memcpy2DFromArray(
-        self, dst: int, dpitch: int, src: int, wOffset: int, hOffset: int, width: int, height: int, kind: int
-    ) -> None:
-        """Copy rows from an array."""
-        self._copy_rows(in_memory(dst, dpitch), in_array(src, wOffset, hOffset), width, height)
-
-    def memcpy2DFromArrayAsync(
         self, dst: int, dpitch: int, src: int, wOffset: int, hOffset: int, width: int, height: int, kind: int,
-        stream: int,
+        stream: int | None = None,
     ) -> None:  # fmt: skip
-        """Copy rows from an array in the order of a stream."""
-        self._copy_rows(in_memory(dst, dpitch), in_array(src, wOffset, hOffset), width, height, stream)
+        """Copy rows from an array."""
+        self._copy(box_of_rows(in_memory(dst, dpitch), in_array(src, wOffset, hOffset), width, height), stream)
 
     def memcpy2DToArray(
-        self, dst: int, wOffset: int, hOffset: int, src: int, spitch: int, width: int, height: int, kind: int
-    ) -> None:
-        """Copy rows to an array."""
-        self._copy_rows(in_array(dst, wOffset, hOffset), in_memory(src, spitch), width, height)
-
-    def memcpy2DToArrayAsync(
         self, dst: int, wOffset: int, hOffset: int, src: int, spitch: int, width: int, height: int, kind: int,
-        stream: int,
+        stream: int | None = None,
     ) -> None:  # fmt: skip
-        """Copy rows to an array in the order of a stream."""
-        self._copy_rows(in_array(dst, wOffset, hOffset), in_memory(src, spitch), width, height, stream)
+        """Copy rows to an array."""
+        self._copy(box_of_rows(in_array(dst, wOffset, hOffset), in_memory(src, spitch), width, height), stream)
+
+    # In the order of a stream, which is their last argument.
+    memcpy3DAsync, memcpy2DAsync = memcpy3D, memcpy2D
+    memcpy2DFromArrayAsync, memcpy2DToArrayAsync = memcpy2DFromArray, memcpy2DToArray

@@ -47,7 +47,7 @@ def function_address(index: int) -> int:
 
 
 HEAP_HEAD = 16
-"""Bytes before each allocation in the heap; see `memory/heap.py`."""
+"""Bytes before each allocation in the heap; see `runtime/system_calls.py`."""
 HEAP_BYTES = 8 << 20
 """Size of the heap, that of CUDA (`cudaLimitMallocHeapSize`)."""
 RANK_SHIFT = 24

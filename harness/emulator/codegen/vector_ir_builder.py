@@ -7,7 +7,7 @@ A value is the name of a vector of 32 elements; the caller knows its element typ
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 INTEGER = {1: "i1", 8: "i8", 16: "i16", 32: "i32", 64: "i64", 128: "i128"}
@@ -125,6 +125,16 @@ class VectorIRBuilder:
     def widen(self, scalar: str) -> str:
         """Zero-extend i32 to i64."""
         return self.op(f"zext i32 {scalar} to i64")
+
+
+def module_ir(functions: Iterable[tuple[Sequence[str], set[str]]]) -> str:
+    """The LLVM IR of functions, each given as its lines and the declarations that it needs."""
+    lines: list[str] = []
+    declarations: set[str] = set()
+    for own, needed in functions:
+        lines += own
+        declarations |= needed
+    return "\n".join([*sorted(declarations), *lines, ""])
 
 
 @dataclass(frozen=True)

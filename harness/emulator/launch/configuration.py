@@ -14,8 +14,7 @@ from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
 from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.memory.residency import Residency, residency
-from harness.model.block_sample import BlockSample
-from harness.model.plan import Launch, in_three_dimensions, require_cluster
+from harness.model.plan import BlockSample, Launch, in_three_dimensions, require_cluster
 from harness.support.errors import CompileError, PlanError, TooManyRegisters
 from harness.support.gpu_data_sheets import Gpu
 

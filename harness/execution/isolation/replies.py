@@ -6,7 +6,7 @@ This module imports neither NumPy nor a compiler, so that the judge's process ca
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.support.errors import (
     CompileError,
@@ -19,6 +19,9 @@ from harness.support.errors import (
 )
 from harness.support.exception_place import where_and_what
 from harness.support.printable import encodable_json
+
+if TYPE_CHECKING:
+    from harness.model.problem import BaseProblem
 
 Json = Any
 """A JSON value: a number, text, None, a list, or a dict with text keys."""
@@ -80,3 +83,41 @@ def error_from_json(said: Json) -> SandboxError:
 def _shortened(text: str) -> str:
     more = len(text) - MOST_CHARACTERS
     return text if more <= 0 else f"{text[:MOST_CHARACTERS]}... and {more:,} more characters"
+
+
+ONCE = "plan"
+"""The question whose reply is used only once, because each caller needs a new plan, whose modules are loaded again."""
+
+
+class PrefetchedReplies:
+    """A planner's replies to all questions of one attempt, except the claimed traffic, fetched in one message.
+
+    One round trip per question would take longer than most answers. Replies are about one problem, until those about
+    the next one replace them.
+    """
+
+    def __init__(self) -> None:
+        self.cautious = False
+        """Whether prefetching is off, so that the question that crashes a process can be identified."""
+        self._problem: BaseProblem | None = None
+        self._tile: Json = None
+        self._generation = 0
+        self._replies: dict[str, Json] = {}
+
+    def put(self, problem: BaseProblem, said: Json, generation: int) -> None:
+        """Store the result of `Planner.attempt`; `generation` is the number of the process. Raises `Malformed`."""
+        replies = checked(said, dict)
+        self._problem, self._generation = problem, generation
+        self._tile = replies.pop("tile", None)
+        self._replies = replies
+
+    def take(self, what: str, problem: BaseProblem, tile: Json, generation: int) -> Json:
+        """Return the reply to a question about the same problem object, or None if there is none."""
+        if problem is not self._problem or generation != self._generation or what not in self._replies:
+            return None
+        if what == "plan" and tile != self._tile:
+            return None
+        reply = checked(self._replies.pop(what) if what == ONCE else self._replies[what], dict)
+        if "error" not in reply and "answer" not in reply:
+            raise Malformed(f"a reply of {reply!r:.200}")
+        return reply

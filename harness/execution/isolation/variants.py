@@ -17,9 +17,8 @@ from typing import Any
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
 from harness.compilers.toolchains import check_backend, toolchain_named, toolchain_of
 from harness.execution.isolation import process
-from harness.execution.isolation.prefetched_replies import PrefetchedReplies
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
-from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
+from harness.execution.isolation.replies import Json, Malformed, PrefetchedReplies, checked, error_from_json
 from harness.execution.isolation.server import Load
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,

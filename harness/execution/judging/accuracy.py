@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.execution.judging.exact_output import ExactOutput
+from harness.model.array_types import Float64Array, Mask
 from harness.model.operation import Tolerance
 from harness.model.problem import IN_OUT, INPUT, OUTPUT, Tensor
-
-Float64Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 STALE = "with bits of unwritten memory"
 CAUSES = ": shared memory or scratch was read before it was written, or before an asynchronous copy was waited for"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.execution.judging.accuracy import Element, Float64Array, OutputAccuracy
+from harness.execution.judging.accuracy import Element, OutputAccuracy
+from harness.model.array_types import Float64Array
 
 MOST_PANELS = 16
 """Maximum panels of one map; beyond it, those with the largest errors are shown."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Mask = npt.NDArray[np.bool_]
+from harness.model.array_types import Mask
 
 
 def bits_of(array: np.ndarray) -> npt.NDArray[np.unsignedinteger]:

@@ -27,12 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import WHOLE, Part, Tolerance, TrivialAnswer, operation_of
 from harness.model.problem import BaseProblem, Tensor
 
-Float64Array = npt.NDArray[np.float64]
-Arrays = Mapping[str, np.ndarray]
 Outputs = Mapping[str, Float64Array]
 
 DECISIVE_POWER = 1.0

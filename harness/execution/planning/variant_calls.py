@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.toolchains import check_backend, check_kernels, compile_kernel
-from harness.execution.planning.sampling import sampled
-from harness.model.plan import GRID_LIMITS, Launch, Plan, Reshaped, View, map_leaves
+from harness.model.plan import (
+    GRID_LIMITS,
+    BlockSample,
+    Launch,
+    Plan,
+    Reshaped,
+    View,
+    in_three_dimensions,
+    leaves,
+    map_leaves,
+)
 from harness.model.problem import BaseProblem
+from harness.model.spread import Spread
+from harness.model.tensor_map import TensorMap
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
@@ -34,6 +46,52 @@ def make_plan(variant: Variant, problem: BaseProblem, arch: str | None = None) -
     if refusal is not None:
         raise UnsupportedProblem(variant.name, refusal)
     return checked_plan(variant, problem, arch=arch)
+
+
+def sampled(plan: Plan, fewer: Plan, spread: Spread) -> Plan:
+    """Return the plan of the huge problem with the blocks of the used entries selected in each launch.
+
+    A launch whose grid has as many blocks along one axis as there are entries, or a multiple, is sampled: the blocks of
+    an entry lie next to each other. A launch whose grid does not depend on the number of entries runs as a whole,
+    unless it works on them nevertheless, as a persistent kernel does. `fewer` is the variant's plan for `spread.fewer`,
+    which has one entry less. If blocks cannot be selected, `Plan.unsampled` says why.
+    """
+    assert spread.fewer is not None
+    if len(plan.launches) != len(fewer.launches):
+        return dataclasses.replace(plan, unsampled="its launches change with the number of sequences")
+    here, there = plan.all_buffers(spread.problem), fewer.all_buffers(spread.fewer)
+    # Tables and lists of integers are read as a whole, by kernels that prepare what all entries share.
+    spread_out = {name for name, buffer in here.items() if buffer.dtype != "int32" and buffer != there.get(name)}
+    launches = []
+    for launch, other in zip(plan.launches, fewer.launches):
+        sample = _sample(launch, other, spread, spread_out)
+        if isinstance(sample, str):
+            return dataclasses.replace(plan, unsampled=f"kernel {launch.kernel_name} {sample}")
+        launches.append(dataclasses.replace(launch, sample=sample))
+    return dataclasses.replace(plan, launches=tuple(launches))
+
+
+def _sample(launch: Launch, other: Launch, spread: Spread, spread_out: set[str]) -> BlockSample | str | None:
+    """Return the sample, None if all blocks run, or the reason why there is no sample."""
+    grid, fewer = in_three_dimensions(launch.grid), in_three_dimensions(other.grid)
+    entries = spread.extent.entries
+    axes = [axis for axis in range(3) if grid[axis] != fewer[axis]]
+    if not axes:
+        given = (each for arg in launch.args for each in leaves(arg))
+        named = (each.buffer if isinstance(each, (TensorMap, Reshaped)) else each for each in given)
+        if any(isinstance(name, str) and name in spread_out for name in named):
+            return f"has a grid of {_shown(grid)} blocks for any number of sequences"
+        return None
+    each, rest = divmod(grid[axes[0]], entries)
+    if len(axes) > 1 or rest or fewer[axes[0]] != each * (entries - 1):
+        return f"has a grid of {_shown(grid)} blocks, which is not in proportion to the {entries:,} sequences"
+    if launch.cluster is not None and each % in_three_dimensions(launch.cluster)[axes[0]]:
+        return "has clusters of blocks of several sequences"
+    return BlockSample(axes[0], each, spread.extent.places)
+
+
+def _shown(grid: tuple[int, int, int]) -> str:
+    return " x ".join(f"{extent:,}" for extent in grid)
 
 
 def checked_plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from harness.support.cache import user_directory
 from harness.support.errors import UsageError
 from harness.support.numbers import shown
 
@@ -19,16 +20,10 @@ def store_path() -> Path:
     Separate from the cache of compiled kernels, which may be deleted at any time. Raises `UsageError` if there is
     neither a setting nor a home directory.
     """
-    chosen = os.environ.get(DIRECTORY_VARIABLE)
-    if chosen:
-        return Path(os.path.abspath(chosen), FILE)
-    base = os.environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):  # unset, or relative, which the XDG specification says to ignore
-        home = os.path.expanduser("~")
-        if not os.path.isabs(home):
-            raise UsageError(f"there is no home directory to keep results in; set {DIRECTORY_VARIABLE}")
-        base = os.path.join(home, ".local", "share")
-    return Path(base, "attention-sandbox", FILE)
+    directory = user_directory(DIRECTORY_VARIABLE, "XDG_DATA_HOME", os.path.join(".local", "share"))
+    if directory is None:
+        raise UsageError(f"there is no home directory to keep results in; set {DIRECTORY_VARIABLE}")
+    return directory / FILE
 
 
 def keeps_always() -> bool:

@@ -22,7 +22,7 @@ from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant
-from harness.ptx.canonical_text import canonical_text
+from harness.ptx.statements import canonical_text
 from harness.support.errors import SandboxError
 
 RAN = (PASS, UNDECIDED, FAIL)

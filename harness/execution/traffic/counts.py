@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.support.memory_units import SECTOR_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LOCAL = "local"
 """The buffer name under which the threads' local memory is counted."""
@@ -88,64 +91,46 @@ class SiteTraffic:
 
 
 @dataclass(frozen=True)
-class SharedTraffic:
-    """Shared memory traffic of loads or of stores: of a single instruction, or of all on one source line."""
+class RequestsOfLine:
+    """Requests of a single instruction, or of all on one source line."""
 
     kind: str
-    """`load` or `store`."""
+    """What they do, such as `load` or `store`."""
     file: str
     """Source file of the kernel, as the compiler names it; empty if unknown."""
     line: int
     """Source line; 0 if unknown."""
     requests: int
-    """Warp-wide instructions executed."""
+    """Instructions executed by a warp or, for products and copies of Blackwell's tensor cores, by a thread."""
     requested_bytes: int
     """Bytes requested by the active lanes."""
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Kind, file and line, which identify the row."""
+        return self.kind, self.file, self.line
+
+    def __add__(self, other: Self) -> Self:
+        numbers = [field.name for field in fields(self) if field.name not in ("kind", "file", "line")]
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in numbers})
+
+
+@dataclass(frozen=True)
+class SharedTraffic(RequestsOfLine):
+    """Shared memory traffic; `kind` is `load` or `store`."""
+
     wavefronts: int
     """Passes that the 32 banks took, summed over requests."""
     ideal_wavefronts: int
     """Passes that the requests would take without bank conflicts."""
 
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """Kind, file and line, which identify the row."""
-        return self.kind, self.file, self.line
-
-    def __add__(self, other: SharedTraffic) -> SharedTraffic:
-        return replace(
-            self,
-            requests=self.requests + other.requests,
-            requested_bytes=self.requested_bytes + other.requested_bytes,
-            wavefronts=self.wavefronts + other.wavefronts,
-            ideal_wavefronts=self.ideal_wavefronts + other.ideal_wavefronts,
-        )
-
 
 @dataclass(frozen=True)
-class TensorTraffic:
-    """Traffic of tensor memory, and of shared memory that Blackwell's products and copies read, on a source line."""
+class TensorTraffic(RequestsOfLine):
+    """Traffic of tensor memory, and of shared memory that Blackwell's products and copies read.
 
-    kind: str
-    """`load` or `store` of tensor memory, or `operand`: a read of shared memory by a product or copy."""
-    file: str
-    """Source file of the kernel, as the compiler names it; empty if unknown."""
-    line: int
-    """Source line; 0 if unknown."""
-    requests: int
-    """Instructions executed: those of a warp, or products and copies of a thread."""
-    requested_bytes: int
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """Kind, file and line, which identify the row."""
-        return self.kind, self.file, self.line
-
-    def __add__(self, other: TensorTraffic) -> TensorTraffic:
-        return replace(
-            self,
-            requests=self.requests + other.requests,
-            requested_bytes=self.requested_bytes + other.requested_bytes,
-        )
+    `kind` is `load` or `store` of tensor memory, or `operand`: a read of shared memory by a product or copy.
+    """
 
 
 _Row = TypeVar("_Row", SiteTraffic, SharedTraffic, TensorTraffic)

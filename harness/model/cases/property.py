@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
+from harness.model.array_types import Arrays as Arrays
+from harness.model.array_types import Float64Array
 from harness.model.invariance import BATCH
 from harness.support.cores import begin
 
 if TYPE_CHECKING:
     from harness.model.operation import Tolerance
-
-Arrays = Mapping[str, np.ndarray]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

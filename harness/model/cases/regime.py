@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.problem import BaseProblem
@@ -22,7 +21,6 @@ _LARGEST_INPUT_BYTES = 1 << 48
 LARGEST_DRAWN_BYTES = 1 << 26
 """Maximum size of all inputs together, in bytes, that are drawn at once. Takes one or two seconds on a host."""
 
-Float64Array = npt.NDArray[np.float64]
 
 NUMPY_DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.model.cases.axes import Axes, Value
+from harness.model.cases.axes import Axes, Value, WrappedAxes
 from harness.model.cases.case import Case
-from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import Operation
@@ -45,6 +44,13 @@ class DividedBuild(WrappedBuild):
 
 class DividedAxes(WrappedAxes):
     """The other operation's axes, with the number of devices."""
+
+    def __init__(
+        self, cases: DividedCases, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> None:
+        """`cases` makes the cases; other arguments as of `Operation.axes`."""
+        super().__init__(cases.inner.axes(most_tiles, checks, taken(takes)))
+        self._cases = cases
 
     @property
     @override

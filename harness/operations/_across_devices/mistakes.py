@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.numerics import Numerics
 from harness.operations._across_devices.oracle import ChunkAnswer, answer, attention, chunk_answers
 from harness.operations._across_devices.problem import DividedProblem
 
-Float64Array = npt.NDArray[np.float64]
 Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
 
 

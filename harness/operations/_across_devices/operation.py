@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from harness.model.array_types import Arrays
 from harness.model.cases.case import Case
+from harness.model.cases.regime import Regime
 from harness.model.operation import Operation, Part
 from harness.operations._across_devices.cases import DividedCases
 from harness.operations._across_devices.problem import DividedProblem
+from harness.operations._across_devices.properties import changes
 from harness.operations.attention.sizes import Sizes
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +78,32 @@ class WholeSequence:
         return self.inner.field_in_words(problem.whole, name)
 
 
+@dataclass(frozen=True)
+class DrawnWhole:
+    """Draws all inputs of the whole sequence. It can be sent to worker processes."""
+
+    regime: Regime
+
+    def __call__(self, rng: np.random.Generator, problem: DividedProblem) -> Sequence[npt.NDArray[np.float64]]:
+        """Return Q, K, V and the others, in the order of the problem's inputs."""
+        return self.regime.draw(rng, problem.whole)
+
+
+def _regimes_of(operation: Operation) -> Mapping[str, Regime]:
+    """Return every regime of the operation by name, for the problems of a ring."""
+    return {name: Regime(name, each.idea, DrawnWhole(each)) for name, each in operation.regimes.items()}
+
+
 def divided_operation(cases: DividedCases, **own: Any) -> Operation:
     """Return the operation that divides that of `cases` over devices.
 
-    `own` has the fields of `Operation` that do not follow from the other one: name, idea, regimes, answer, tolerance,
-    properties, and those that only one of them has.
+    `own` has the fields of `Operation` that do not follow from the other one: name, idea, answer, tolerance, properties
+    and known mistakes.
     """
     inner, whole = cases.inner, WholeSequence(cases)
     return Operation(
         problem=cases.problem_class,
+        regimes=_regimes_of(inner),
         numerics_used=lambda problem: inner.numerics_used(problem.whole),
         trivial_answers=lambda problem, inputs: inner.trivial_answers(problem.whole, inputs),
         shorter=whole.shorter,
@@ -93,6 +112,7 @@ def divided_operation(cases: DividedCases, **own: Any) -> Operation:
         builds_of=cases.builds_of,
         cases=cases.cases,
         axes=cases.axes,
+        changes=changes,
         leaves_regime=lambda case: inner.leaves_regime(case.with_problem(case.problem.whole)),
         simpler=cases.simpler,
         size=cases.size,

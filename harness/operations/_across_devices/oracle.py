@@ -33,18 +33,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import SMALLEST_STEP, UNIT_ROUNDOFF, U
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
 from harness.operations._across_devices.order import CausalPart
 from harness.operations._across_devices.problem import DividedProblem
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.support.override import override
-
-Float64Array = npt.NDArray[np.float64]
-Arrays = Mapping[str, np.ndarray]
 
 C = 16
 """c of (2) and (3): unit roundoffs of an exponential or a logarithm, of a division, and of products and sums."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.model.array_types import Arrays
 from harness.model.cases.property import (
     DETERMINISM,
-    Arrays,
     Property,
     Trial,
     alignment_period,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.operations.attention.masks import NO_MASK
 from harness.support.errors import ProblemError
 
 if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem
 
-Float64Array = npt.NDArray[np.float64]
 Axes = tuple[str, ...]
 
 BIAS = "bias"

@@ -11,13 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.cases.regime import Regime, by_name
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 
-Float64Array = npt.NDArray[np.float64]
 Drawn = tuple[Float64Array, Float64Array, Float64Array]
 """Q, K and V."""
 

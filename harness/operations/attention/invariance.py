@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.model.cases.property import Arrays, alignment_period
+from harness.model.array_types import Arrays
+from harness.model.cases.property import alignment_period
 from harness.model.invariance import BATCH, PADDING, Change, with_rows_before
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.problem import Problem

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Float64Array, Mask
 from harness.model.operation import WHOLE, Part
 from harness.model.reference import Reference
 from harness.operations.attention.dropout import kept_keys
@@ -18,9 +19,6 @@ from harness.operations.attention.problem import Problem
 from harness.operations.attention.products import Products
 from harness.operations.attention.scores import ScoreRule
 from harness.support.cores import on_all_cores
-
-Float64Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 BLOCK_BYTES = 4 * 2**20
 """Maximum size of a float64 matrix of scores, chosen so that several fit a core's cache. Problems are divided into

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.equal_products import mostly_equal_products
+from harness.model.array_types import Float64Array
 
-Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_] | np.bool_
 

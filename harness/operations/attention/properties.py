@@ -10,8 +10,8 @@ oracle and a kernel share.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.cases.property import (
     DETERMINISM,
     Property,
@@ -24,8 +24,6 @@ from harness.model.cases.property import (
 from harness.operations.attention.invariance import alone
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
-
-Float64Array = npt.NDArray[np.float64]
 
 SHIFT = 4.0
 SCORE_SHIFT = "score-shift"

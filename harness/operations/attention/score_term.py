@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Float64Array, Mask
 from harness.model.cases.axes import Pick
 from harness.model.cases.case import Edit
 from harness.model.problem import INPUT, Tensor
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from harness.operations.attention.budget.rounding_sizes import Roundings
     from harness.operations.attention.problem import Problem
 
-Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.floating[Any]]
-Mask = npt.NDArray[np.bool_]
 Inputs = Mapping[str, np.ndarray]
 
 

@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from harness.model.arithmetic.rounding import U
+from harness.model.array_types import Float64Array, Mask
 from harness.model.cases.axes import Pick
 from harness.model.cases.case import Edit
 from harness.model.problem import INPUT, BaseProblem, Tensor, option
 from harness.operations.attention.bias import AXES, BIAS, axes_of_array, checked_axes, drawn_bias, parse_axes
-from harness.operations.attention.score_term import (
-    Array,
-    Effect,
-    Float64Array,
-    Inputs,
-    Mask,
-    ScoreErrors,
-    ScoreTerm,
-)
+from harness.operations.attention.score_term import Array, Effect, Inputs, ScoreErrors, ScoreTerm
 from harness.operations.attention.sizes import Sizes
 from harness.operations.attention.softcap import Softcap
 from harness.support.errors import PlanError

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array, Mask
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.score_term import Effect
 from harness.operations.attention.score_terms import SINKS
-
-Float64Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

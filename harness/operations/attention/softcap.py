@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.model.arithmetic.rounding import U
-from harness.operations.attention.score_term import (
-    Array,
-    DerivativeErrors,
-    Effect,
-    Float64Array,
-    Inputs,
-    ScoreErrors,
-    ScoreTerm,
-)
+from harness.model.array_types import Float64Array
+from harness.operations.attention.score_term import Array, DerivativeErrors, Effect, Inputs, ScoreErrors, ScoreTerm
 from harness.support.errors import ProblemError
 from harness.support.override import override
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from harness.model.arithmetic.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
 from harness.model.arithmetic.summation_tree import SummationTree
-from harness.model.cases.property import Arrays
+from harness.model.array_types import Arrays
 from harness.model.operation import OrderedSum
 from harness.operations.attention.masks.arrays import mask_arrays
 from harness.operations.attention.problem import Problem

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.model.cases.axes import REGIME, Choice, Value
+from harness.model.cases.axes import REGIME, Choice, Value, WrappedAxes
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import operation_named

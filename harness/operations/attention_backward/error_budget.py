@@ -65,12 +65,12 @@ from harness.model.arithmetic.rounding import (
     UNIT_ROUNDOFF,
     U,
 )
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference
 from harness.operations.attention_backward.oracle import (
     DBIAS,
-    Arrays,
     Block,
     Summands,
     Sums,
@@ -82,8 +82,6 @@ from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.rounding_sizes import ABOUT_EQUAL, SLACK, SUM_ROUNDINGS, TINY, Roundings
 from harness.operations.attention_backward.score_errors import ScoreErrorsOfBlock, before_terms
 from harness.operations.attention_backward.sinks import DSINKS, SinkRows, sink_errors
-
-Float64Array = npt.NDArray[np.float64]
 
 LARGEST_ARGUMENT = 104.0
 """exp(-104) is below the smallest float32."""

@@ -11,14 +11,13 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.model.operation import operation_named
 from harness.operations.attention.inputs import REGIMES as FORWARD_REGIMES
 from harness.operations.attention_backward.problem import BackwardProblem
 
-Float64Array = npt.NDArray[np.float64]
 Gradient = Callable[[np.random.Generator, BackwardProblem], Float64Array]
 
 LARGE = 500.0

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer
 from harness.operations.attention.bias import AXES
 from harness.operations.attention.layout import DENSE
@@ -32,8 +32,6 @@ from harness.operations.attention_backward.properties import PROPERTIES
 from harness.operations.attention_backward.rounding_sizes import numerics_used
 from harness.operations.attention_backward.sinks import DSINKS, sink_gradients
 from harness.support.errors import UsageError
-
-Float64Array = npt.NDArray[np.float64]
 
 
 def trivial_answers(problem: BackwardProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:

@@ -18,7 +18,7 @@ that it sees; it must not affect other gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.operation import WHOLE, Part
 from harness.model.reference import Reference
 from harness.operations.attention.bias import AXES, BIAS
@@ -34,9 +35,7 @@ from harness.operations.attention.score_term import Effect
 from harness.operations.attention_backward.problem import GRADIENT_OF, BackwardProblem
 from harness.operations.attention_backward.sinks import DSINKS, sink_gradients
 
-Float64Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-Arrays = Mapping[str, np.ndarray]
 Index = tuple[slice, ...]
 
 BLOCK_BYTES = 4 * 2**20

@@ -7,14 +7,11 @@ answer, but the answer itself is not used: a mistake that the oracle and a kerne
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
 from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid
 from harness.model.operation import operation_named
 from harness.operations.attention.score_terms import SINKS
-
-Float64Array = npt.NDArray[np.float64]
 
 
 def gradient_sum(trial: Trial) -> str | None:

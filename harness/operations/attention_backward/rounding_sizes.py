@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import (
     ARGUMENT,
@@ -15,11 +14,10 @@ from harness.model.arithmetic.rounding import (
     addition,
     frame,
 )
+from harness.model.array_types import Float64Array
 from harness.model.numerics import Numerics
 from harness.operations.attention.budget.rounding_sizes import Roundings as ForwardRoundings
 from harness.operations.attention_backward.problem import BackwardProblem
-
-Float64Array = npt.NDArray[np.float64]
 
 NUMERICS_USED = ("scores", "weights", "functions", "sums")
 """The fields of `Numerics` that errors of gradients depend on, besides those of score terms."""

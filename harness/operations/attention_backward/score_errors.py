@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from harness.model.arithmetic.equal_products import mostly_equal_products
 from harness.model.arithmetic.rounding import U
+from harness.model.array_types import Float64Array
 from harness.operations.attention.score_term import DerivativeErrors, Floats, ScoreErrors
 from harness.operations.attention_backward.oracle import Block
 from harness.operations.attention_backward.rounding_sizes import TINY, Roundings
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,17 @@ with independent h, which add up in squares; e is not taken for random, since ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import LAMBDA, U
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.operation import WHOLE, Part
 from harness.operations.attention.score_terms import SINKS
 from harness.operations.attention_backward.problem import GRADIENT_OF, BackwardProblem
 from harness.operations.attention_backward.rounding_sizes import ABOUT_EQUAL
-
-Float64Array = npt.NDArray[np.float64]
-Arrays = Mapping[str, np.ndarray]
 
 DSINKS = GRADIENT_OF + SINKS
 

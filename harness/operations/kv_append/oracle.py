@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance, TrivialAnswer
 from harness.operations.kv_append.problem import AppendProblem
 
-Float64Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Arrays = Mapping[str, np.ndarray]
 
 SAID_AT_MOST = 3
 """Maximum number of sequences that share a key and are named."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.model.cases.axes import Axes, Choice, Value
+from harness.model.cases.axes import Axes, Choice, Value, WrappedAxes
 from harness.model.cases.case import Case, Edit
-from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import Operation, operation_named
 from harness.model.problem import BaseProblem

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.mla_decode.problem import MlaProblem
 from harness.operations.paged_attention.inputs import NOT_FINITE, draw_table, fill_pools, sequences_of_length
 
-Float64Array = npt.NDArray[np.float64]
 Drawn = tuple[Float64Array, np.ndarray, np.ndarray]
 
 ABOUT_VALUES = ("exact", "subnormal")

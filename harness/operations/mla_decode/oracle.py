@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance, TrivialAnswer
 from harness.operations.mla_decode.problem import MlaProblem
 from harness.operations.paged_attention import mistakes, oracle
 
-Float64Array = npt.NDArray[np.float64]
-Arrays = Mapping[str, np.ndarray]
 Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
 
 

@@ -103,10 +103,7 @@ def lighter(problem: RingProblem, most_visits: int) -> RingProblem:
 class RingAxes(DividedAxes):
     """The other operation's axes, with the number of devices and the order of rows."""
 
-    def __init__(self, cases: RingCases, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
-        """`cases` makes the cases; other arguments as of `Operation.axes`."""
-        super().__init__(cases.inner.axes(most_tiles, checks, taken(takes)))
-        self._cases = cases
+    _cases: RingCases
 
     @property
     @override

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
+from harness.model.array_types import Arrays, Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
 from harness.operations._across_devices.order import CausalPart
@@ -35,9 +35,6 @@ from harness.operations._across_devices.problem import ROW_AXIS
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.ring_attention_backward.problem import RingBackwardProblem
 from harness.support.override import override
-
-Float64Array = npt.NDArray[np.float64]
-Arrays = Mapping[str, np.ndarray]
 
 OF_KEYS = ("dK", "dV")
 """Outputs that are sums over rows, and so over devices."""

@@ -61,12 +61,11 @@ from harness.model.arithmetic.rounding import (
     division,
     frame,
 )
+from harness.model.array_types import Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.operations.softmax.oracle import blocks_of
 from harness.operations.softmax.problem import SoftmaxProblem
-
-Float64Array = npt.NDArray[np.float64]
 
 NUMERICS_USED = ("functions", "sums")
 """The fields of `Numerics` that errors of softmax depend on."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.cases.regime import Regime, by_name
 from harness.operations.softmax.problem import SoftmaxProblem
 
-Float64Array = npt.NDArray[np.float64]
 Drawn = tuple[Float64Array]
 
 STEEPEST = 20.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.operation import WHOLE, Operation, Part, TrivialAnswer, cases_of
 from harness.operations.softmax.cases import (
     BUILDS,
@@ -27,8 +27,6 @@ from harness.operations.softmax.oracle import blocks_of, rows_of_part, softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES
 from harness.support.errors import UsageError
-
-Float64Array = npt.NDArray[np.float64]
 
 
 def known_mistakes(

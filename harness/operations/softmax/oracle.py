@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.model.operation import WHOLE, Part
 from harness.operations.softmax.problem import SoftmaxProblem
-
-Float64Array = npt.NDArray[np.float64]
 
 BLOCK_ELEMENTS = 2**19
 """Number of float64 elements that are processed at a time, which bounds memory."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.model.cases.property import DETERMINISM, Property, Trial, alignment_period, apart, on_grid, other_outputs
-
-Float64Array = npt.NDArray[np.float64]
 
 SHIFT = 4.0
 

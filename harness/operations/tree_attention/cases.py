@@ -54,10 +54,7 @@ def tree(problem: Any, devices: int) -> TreeProblem:
 class TreeAxes(DividedAxes):
     """Attention's axes, with the number of devices."""
 
-    def __init__(self, cases: TreeCases, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
-        """`cases` makes the cases; other arguments as of `Operation.axes`."""
-        super().__init__(cases.inner.axes(most_tiles, checks, taken(takes)))
-        self._cases = cases
+    _cases: TreeCases
 
     @override
     def case(self, build: TreeBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:

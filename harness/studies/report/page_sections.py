@@ -13,6 +13,7 @@ from harness.execution.timings import BenchResult
 from harness.execution.variant_report import VariantReport
 from harness.support.gpu_data_sheets import Gpu
 from harness.support.version import VERSION
+from harness.text.bench_report import bench_notes, bench_table
 from harness.text.comparison_report import comparison_headline, general_notes
 from harness.text.page.algorithm_comparison import algorithm_section
 from harness.text.page.bytes_by_level import bytes_section
@@ -25,7 +26,7 @@ from harness.text.page.replay import replay_section
 from harness.text.page.result import result_section
 from harness.text.page.roofline import roofline_section
 from harness.text.page.section import Section
-from harness.text.page.times import times_section
+from harness.text.page.templates import render
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ class ReportData:
     """Replays of the variants whose steps were recorded."""
     own: Collection[str] = ()
     """Names of the variants that the user has given, as plugins or as objects."""
+
+
+def times_section(result: BenchResult) -> Section:
+    """The table of `bench`."""
+    table = bench_table(result)
+    headers = [(text, "number" if number else "") for text, number in zip(table.headers, table.numbers)]
+    return Section("times", "Times", render("times.html", headers=headers, rows=table.cells, notes=bench_notes(result)))
 
 
 def sections_of(data: ReportData) -> list[Section]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Executor
 from harness.model.arithmetic.summation_tree import SummationTree
-from harness.model.cases.property import Arrays
+from harness.model.array_types import Arrays
 from harness.model.operation import OrderedSum, operation_of
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

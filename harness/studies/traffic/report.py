@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic, TensorTraffic
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.operation import IoBound
-from harness.studies.traffic.costliest_line import costliest_line, share_of
 from harness.studies.traffic.devices import device_tables, link_objects, memory_objects
 from harness.studies.traffic.notes import footnotes, size_or_zero
 from harness.support.source_text import short_name, source_line
-from harness.text.report import Paragraph, Report, Table, Title
+from harness.text.report import NOTE_WIDTH, Column, Paragraph, Report, Table, Title, wrong_answer
 from harness.text.tables import UNKNOWN, Wrapped, finite, mib, smallest_of
-from harness.text.wrong_answer import wrong_answer
 
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
@@ -52,6 +50,39 @@ def traffic_report(report: TrafficReport) -> Report:
         records=lambda: (_flat_rows(report), CSV_KEYS),
         document=lambda: _object(report),
     )
+
+
+MOST_TIED = 4
+"""Maximum number of lines that are named as costliest."""
+
+
+def share_of(part: int, whole: int) -> str:
+    """A part in percent; `UNKNOWN` if the whole is 0."""
+    return f"{100 * part / whole:.1f} %" if whole else UNKNOWN
+
+
+def costliest_line(account: TrafficAccount) -> list[str]:
+    """The source lines that move most bytes, over all their buffers and kinds of access; nothing if none is known."""
+    by_line: dict[tuple[str, int], dict[str, int]] = {}
+    for row in account.lines:
+        if row.line and row.sector_bytes:
+            by_buffer = by_line.setdefault((row.file, row.line), {})
+            by_buffer[row.buffer] = by_buffer.get(row.buffer, 0) + row.sector_bytes
+    if not by_line:
+        return []
+    most, whole = max(sum(by_buffer.values()) for by_buffer in by_line.values()), account.moved_bytes
+    places, buffers = [], []
+    for (file, line), by_buffer in by_line.items():
+        if sum(by_buffer.values()) == most:
+            largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
+            places.append(f"{short_name(file).rpartition('/')[2]}:{line}")
+            buffers.append(", ".join(f"{name} {share_of(size, whole)}" for name, size in largest_first))
+    share = f"{share_of(most, whole)} of the bytes, counted before any cache"
+    if len(places) == 1:
+        return [f"costliest line: {places[0]} ({buffers[0]}) moves {share}"]
+    each = ", ".join(f"{place} ({moved})" for place, moved in zip(places[:MOST_TIED], buffers))
+    more = f" and {len(places) - MOST_TIED} more" if len(places) > MOST_TIED else ""
+    return [fill(f"costliest lines: {each}{more}; each moves {share}", NOTE_WIDTH)]
 
 
 def _paragraphs(report: TrafficReport) -> list[Paragraph]:
@@ -161,57 +192,41 @@ def _coalescing(count: Count) -> list[str]:
 
 def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
     smallest = smallest_of(row.count.requested_bytes for row in rows)
-    cells = [
-        [
-            str(row.line or UNKNOWN),
-            row.buffer,
-            row.kind,
-            f"{row.count.requests:,}",
-            mib(row.count.requested_bytes, smallest),
-            f"{row.count.sectors:,}",
-            *_coalescing(row.count)[1:],
-            share_of(row.sector_bytes, account.moved_bytes),
-            _source(row.file, row.line),
-        ]
-        for row in rows
-    ]
     requests, *per_request = _COALESCING
-    headers = ["line", "buffer", "kind", requests, "requested\nMiB", "sectors", *per_request, "share", "source"]
-    return Table(headers, cells, [True, False, False, *[True] * 6, False])
+    columns: list[Column[SiteTraffic]] = [
+        Column("buffer", lambda row: row.buffer, number=False),
+        Column("kind", lambda row: row.kind, number=False),
+        Column(requests, lambda row: _coalescing(row.count)[0]),
+        Column("requested\nMiB", lambda row: mib(row.count.requested_bytes, smallest)),
+        Column("sectors", lambda row: f"{row.count.sectors:,}"),
+        Column(per_request[0], lambda row: _coalescing(row.count)[1]),
+        Column(per_request[1], lambda row: _coalescing(row.count)[2]),
+        Column("share", lambda row: share_of(row.sector_bytes, account.moved_bytes)),
+    ]
+    return Table.of([_LINE, *columns, _SOURCE], rows)
 
 
 def _shared(rows: Sequence[SharedTraffic]) -> Table:
     smallest = smallest_of(row.requested_bytes for row in rows)
-    cells = [
-        [
-            str(row.line or UNKNOWN),
-            row.kind,
-            f"{row.requests:,}",
-            mib(row.requested_bytes, smallest),
-            f"{row.wavefronts:,}",
-            _per(row.wavefronts, row.requests),
-            _per(row.ideal_wavefronts, row.requests),
-            _source(row.file, row.line),
-        ]
-        for row in rows
+    columns: list[Column[SharedTraffic]] = [
+        Column("kind", lambda row: row.kind, number=False),
+        Column("requests", lambda row: f"{row.requests:,}"),
+        Column("requested\nMiB", lambda row: mib(row.requested_bytes, smallest)),
+        Column("wavefronts", lambda row: f"{row.wavefronts:,}"),
+        Column("wavefronts /\nrequest", lambda row: _per(row.wavefronts, row.requests)),
+        Column("fewest\npossible", lambda row: _per(row.ideal_wavefronts, row.requests)),
     ]
-    headers = ["line", "kind", "requests", "requested\nMiB", "wavefronts", "wavefronts /\nrequest", "fewest\npossible"]
-    return Table([*headers, "source"], cells, [True, False, *[True] * 5, False])
+    return Table.of([_LINE, *columns, _SOURCE], rows)
 
 
 def _tensor(rows: Sequence[TensorTraffic]) -> Table:
     smallest = smallest_of(row.requested_bytes for row in rows)
-    cells = [
-        [
-            str(row.line or UNKNOWN),
-            row.kind,
-            f"{row.requests:,}",
-            mib(row.requested_bytes, smallest),
-            _source(row.file, row.line),
-        ]
-        for row in rows
+    columns: list[Column[TensorTraffic]] = [
+        Column("kind", lambda row: row.kind, number=False),
+        Column("requests", lambda row: f"{row.requests:,}"),
+        Column("MiB", lambda row: mib(row.requested_bytes, smallest)),
     ]
-    return Table(["line", "kind", "requests", "MiB", "source"], cells, [True, False, True, True, False])
+    return Table.of([_LINE, *columns, _SOURCE], rows)
 
 
 _Row = TypeVar("_Row", SiteTraffic, SharedTraffic, TensorTraffic)
@@ -224,11 +239,15 @@ def _by_file(rows: Sequence[_Row], made: Callable[[Sequence[_Row]], Table], pref
         yield made([row for row in rows if row.file == file])
 
 
-def _source(file: str, line: int) -> str:
-    text = source_line(file, line)
+def _source(row: SiteTraffic | SharedTraffic | TensorTraffic) -> str:
+    text = source_line(row.file, row.line)
     if text is None:
         return UNKNOWN
     return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 3].rstrip() + "..."
+
+
+_LINE: Column[Any] = Column("line", lambda row: str(row.line or UNKNOWN))
+_SOURCE: Column[Any] = Column("source", _source, number=False)
 
 
 def _per(amount: int, requests: int) -> str:

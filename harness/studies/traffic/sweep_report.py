@@ -11,9 +11,8 @@ from harness.execution.protocol import Device
 from harness.model.tile_sizes import tile_text
 from harness.options.sweep import Sweep, what_is_fixed
 from harness.studies.traffic.sweep_point import SweepPoint
-from harness.text.report import Report, Table
+from harness.text.report import Report, Table, wrong_answer
 from harness.text.tables import UNKNOWN, device_line, finite, mib, smallest_of
-from harness.text.wrong_answer import wrong_answer
 
 CLAIMED_MARK, WRONG_MARK = "*", "!"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from harness.model.problem import BaseProblem
 from harness.studies.why import causes
 from harness.studies.why.attribution import Attributed
 from harness.studies.why.decisions import FEW_PRODUCTS, MANY_TIMES, has_no_tiles
@@ -14,14 +15,12 @@ from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.result import ROOFLINE, WhyResult
 from harness.studies.why.shares import PLACELESS, totals
-from harness.studies.why.small_grid import blocks_of_main_launch, heads_that_fill
 from harness.studies.why.stalls import blocks_there, is_limited_by_grid, launch_of_fewest_warps
 from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import clock_hz
 from harness.support.source_text import short_name, source_line
-from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table
+from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table, wrong_answer
 from harness.text.tables import UNKNOWN, device_line
-from harness.text.wrong_answer import wrong_answer
 
 SHOWN_SHARE = 0.02
 """Causes below this fraction of the larger time or of the difference are summed in one row."""
@@ -103,6 +102,27 @@ def _headline(result: WhyResult) -> str:
         f"{slow} is predicted to take {ratio:.2f} times as long as {than}: {times}.\n"
         f"Largest cause: {first.cause.name}, {_us(first.seconds)} us{f' ({where})' if where else ''}."
     )
+
+
+BLOCKS_PER_MULTIPROCESSOR = 2
+"""So many that none is idle, and that the tail is short."""
+
+
+def blocks_of_main_launch(profile: Profile) -> int:
+    """The number of blocks of the launch that executes most instructions."""
+    main = max(profile.launches, key=lambda launch: launch.instructions.warps_of(lambda row: True))
+    return main.blocks
+
+
+def heads_that_fill(problem: BaseProblem, blocks: int, gpu: Gpu) -> int | None:
+    """The number of heads with which a grid that now has so many blocks fills the GPU; None if there are no heads."""
+    fields = problem.to_fields()
+    heads, kv_heads = fields.get("heads"), fields.get("kv_heads")
+    if not isinstance(heads, int):
+        return None
+    wanted = -(-BLOCKS_PER_MULTIPROCESSOR * gpu.multiprocessors * heads // blocks)
+    step = kv_heads if isinstance(kv_heads, int) and kv_heads != heads else 1
+    return -(-wanted // step) * step
 
 
 def _small_problem(result: WhyResult) -> Iterator[str]:

@@ -11,8 +11,7 @@ from sample_cute import MACHINE_CODE, fill, host_code
 
 from harness import CuteFunction, CuteTensor
 from harness.compilers import DevicePointer
-from harness.compilers.cute.host_code import HostCode, machine_code
-from harness.compilers.cute.object_symbols import symbols
+from harness.compilers.cute.host_code import HostCode, machine_code, symbols
 from harness.compilers.cute.tvm_ffi import PackedArguments, Tensor
 from harness.support.errors import CompileError, PlanError
 

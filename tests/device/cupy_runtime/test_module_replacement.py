@@ -34,7 +34,7 @@ def test_jitify_gets_the_headers_of_a_program_and_compiles_none_of_its_own(tmp_p
 LATE = """
 import cupy_backends.cuda.api.runtime as runtime
 import harness
-from harness.device.cupy_runtime.stand_in_module import STAND_INS
+from harness.device.cupy_runtime.module_replacement import STAND_INS
 import sys
 before = runtime.malloc
 harness.emulate()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.emulator.launch.launch_control import LaunchQueues
-from harness.model.block_sample import BlockSample
+from harness.model.plan import BlockSample
 from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
 from tests.emulator.launch_control_kernels import PERSISTENT, SINGLE

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.execution.results import schema, store
+from harness.execution.results import store
 from harness.execution.results.kept_row import COLUMNS, KeptRow
 from harness.execution.results.store import Store, unit_key
 from harness.support.errors import StoreError, UsageError
@@ -301,7 +301,7 @@ def test_a_store_in_a_folder_that_may_only_be_read_can_be_read(path: Path) -> No
 
 
 def test_a_store_of_a_newer_version_is_told_and_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = (*schema.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT",))
+    later = (*store.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT",))
     with monkeypatch.context() as newer:
         newer.setattr(store, "MIGRATIONS", later)
         newer.setattr(store, "SCHEMA", len(later))
@@ -314,7 +314,7 @@ def test_a_store_of_a_newer_version_is_told_and_left_alone(path: Path, monkeypat
 
 def test_an_older_store_is_brought_up_to_date_with_its_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(path, 2)
-    later = (*schema.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT", "UPDATE kept SET colour = 'red'"))
+    later = (*store.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT", "UPDATE kept SET colour = 'red'"))
     monkeypatch.setattr(store, "MIGRATIONS", later)
     monkeypatch.setattr(store, "SCHEMA", len(later))
     with Store(path) as kept:
@@ -325,10 +325,8 @@ def test_an_older_store_is_brought_up_to_date_with_its_rows(path: Path, monkeypa
 def test_a_migration_that_fails_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(path, 2)
     with monkeypatch.context() as newer:
-        newer.setattr(
-            store, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT", "nonsense"))
-        )
-        newer.setattr(store, "SCHEMA", schema.SCHEMA + 1)
+        newer.setattr(store, "MIGRATIONS", (*store.MIGRATIONS, ("ALTER TABLE kept ADD COLUMN colour TEXT", "nonsense")))
+        newer.setattr(store, "SCHEMA", store.SCHEMA + 1)
         with pytest.raises(StoreError):
             Store(path)
     with Store(path) as kept:

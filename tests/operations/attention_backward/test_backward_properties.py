@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trials import trial_of
 
-from harness.model.cases.property import Arrays
+from harness.model.array_types import Arrays
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import draw_inputs
 from harness.operations.attention_backward.oracle import gradients

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from harness.execution.judging.question import Question
+from harness.model.array_types import Arrays
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.property import Arrays
 from harness.model.operation import draw_inputs, operation_named
 from harness.operations.kv_append.cases import builds_of
 from harness.operations.kv_append.problem import AppendProblem

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.model.array_types import Arrays
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case, Edit
-from harness.model.cases.property import Arrays
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
 from harness.operations.mla_decode.cases import MlaCases, builds_of

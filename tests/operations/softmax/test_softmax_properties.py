@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trials import trial_of
 
-from harness.model.cases.property import Arrays
+from harness.model.array_types import Arrays
 from harness.model.operation import draw_inputs
 from harness.operations.softmax.oracle import softmax
 from harness.operations.softmax.problem import SoftmaxProblem

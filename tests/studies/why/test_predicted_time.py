@@ -19,9 +19,9 @@ from harness.studies.why.attribution import Attributed, attribute
 from harness.studies.why.figures import figure
 from harness.studies.why.predicted_time import PredictedTime, predict, roofline, unevenness
 from harness.studies.why.profile import LaunchProfile, Profile, residents
+from harness.studies.why.report import heads_that_fill
 from harness.studies.why.result import explain, is_unrolled
 from harness.studies.why.shares import DRAM, ISSUE, L2, PLACELESS, RESOURCES, SHARED_PATH, TENSOR_CORES, totals
-from harness.studies.why.small_grid import heads_that_fill
 from harness.studies.why.stalls import Stalls
 from harness.support.gpu_data_sheets import GPUS, HOPPER
 from harness.support.pipe_rates import LAUNCH_SECONDS, RATES, clock_hz

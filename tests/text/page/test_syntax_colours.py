@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.text.page.syntax_colours import coloured
+from harness.text.page.templates import coloured
 
 
 @pytest.mark.parametrize(

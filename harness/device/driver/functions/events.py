@@ -44,7 +44,8 @@ def destroy(driver: Driver, handle: int) -> None:
 
 
 @driver_function("cuEventRecord", "pp")
-def record(driver: Driver, handle: int, stream: int) -> None:
+@driver_function("cuEventRecordWithFlags", "ppu")
+def record(driver: Driver, handle: int, stream: int, flags: int = 0) -> None:
     """Record an event in a stream."""
     event = driver.of_handle(handle, Event)
     event.stream = stream_of(driver, stream)
@@ -54,12 +55,6 @@ def record(driver: Driver, handle: int, stream: int) -> None:
         event.seconds = time.perf_counter()
     else:
         event.nodes = len(event.graph.nodes)
-
-
-@driver_function("cuEventRecordWithFlags", "ppu")
-def record_with_flags(driver: Driver, handle: int, stream: int, flags: int) -> None:
-    """Record an event in a stream."""
-    record(driver, handle, stream)
 
 
 @driver_function("cuStreamWaitEvent", "ppu")

@@ -73,15 +73,10 @@ def _attribute(driver: Driver, function: Function, number: int) -> int:
 
 
 @driver_function("cuFuncGetAttribute", "pip")
-def get_attribute(driver: Driver, value: int, number: int, function: int) -> None:
-    """An attribute of a kernel."""
-    write_int(value, _attribute(driver, driver.of_handle(function, Function), number))
-
-
 @driver_function("cuKernelGetAttribute", "pipi")
-def get_kernel_attribute(driver: Driver, value: int, number: int, kernel: int, device: int) -> None:
-    """An attribute of a kernel on a device."""
-    get_attribute(driver, value, number, kernel)
+def get_attribute(driver: Driver, value: int, number: int, function: int, device: int = 0) -> None:
+    """An attribute of a kernel, on a device."""
+    write_int(value, _attribute(driver, driver.of_handle(function, Function), number))
 
 
 @driver_function("cuFuncSetAttribute", "pii")
@@ -105,15 +100,10 @@ def set_kernel_attribute(driver: Driver, number: int, value: int, kernel: int, d
 
 @driver_function("cuFuncSetCacheConfig", "pi")
 @driver_function("cuFuncSetSharedMemConfig", "pi")
-def set_configuration(driver: Driver, function: int, configuration: int) -> None:
+@driver_function("cuKernelSetCacheConfig", "pii")
+def set_configuration(driver: Driver, function: int, configuration: int, device: int = 0) -> None:
     """Change the preferred configuration, which has no effect on Hopper."""
     driver.of_handle(function, Function)
-
-
-@driver_function("cuKernelSetCacheConfig", "pii")
-def set_kernel_configuration(driver: Driver, kernel: int, configuration: int, device: int) -> None:
-    """Change the preferred configuration, which has no effect on Hopper."""
-    driver.of_handle(kernel, Function)
 
 
 @driver_function("cuFuncGetModule", "pp")
@@ -146,23 +136,20 @@ def parameter_info(driver: Driver, function: int, index: int, offset: int, size:
 
 
 @driver_function("cuOccupancyMaxActiveBlocksPerMultiprocessor", "ppip")
-def active_blocks(driver: Driver, count: int, function: int, threads: int, dynamic_shared_bytes: int) -> None:
+@driver_function("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "ppipu")
+def active_blocks(
+    driver: Driver, count: int, function: int, threads: int, dynamic_shared_bytes: int, flags: int = 0
+) -> None:
     """Blocks that one multiprocessor holds at a time."""
     write_int(count, resident_blocks(driver, driver.of_handle(function, Function), threads, dynamic_shared_bytes))
 
 
-@driver_function("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "ppipu")
-def active_blocks_with_flags(
-    driver: Driver, count: int, function: int, threads: int, dynamic_shared_bytes: int, flags: int
-) -> None:
-    """Blocks that one multiprocessor holds at a time."""
-    active_blocks(driver, count, function, threads, dynamic_shared_bytes)
-
-
 @driver_function("cuOccupancyMaxPotentialBlockSize", "pppppi")
+@driver_function("cuOccupancyMaxPotentialBlockSizeWithFlags", "pppppiu")
 def best_block_size(
-    driver: Driver, grid: int, block: int, function: int, shared_of_block: int, dynamic_shared_bytes: int, limit: int
-) -> None:
+    driver: Driver, grid: int, block: int, function: int, shared_of_block: int, dynamic_shared_bytes: int, limit: int,
+    flags: int = 0,
+) -> None:  # fmt: skip
     """The block size with the most resident threads, and the smallest grid that fills the device with it."""
     found = driver.of_handle(function, Function)
     limit = min(limit or MOST_THREADS, MOST_THREADS)
@@ -176,18 +163,3 @@ def best_block_size(
             best, best_blocks = threads, blocks
     write_int(block, best)
     write_int(grid, best_blocks * driver.gpu.multiprocessors)
-
-
-@driver_function("cuOccupancyMaxPotentialBlockSizeWithFlags", "pppppiu")
-def best_block_size_with_flags(
-    driver: Driver,
-    grid: int,
-    block: int,
-    function: int,
-    shared_of_block: int,
-    dynamic_shared_bytes: int,
-    limit: int,
-    flags: int,
-) -> None:
-    """The block size with the most resident threads, and the smallest grid that fills the device with it."""
-    best_block_size(driver, grid, block, function, shared_of_block, dynamic_shared_bytes, limit)

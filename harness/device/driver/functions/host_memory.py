@@ -35,13 +35,8 @@ def _free(driver: Driver, address: int, otherwise: int) -> None:
 
 
 @driver_function("cuMemAllocHost_v2", "pp")
-def allocate_host(driver: Driver, address: int, size_bytes: int) -> int:
-    """Allocate pinned memory of the host."""
-    return _allocate(driver, address, size_bytes, managed=False)
-
-
 @driver_function("cuMemHostAlloc", "ppu")
-def allocate_host_with_flags(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
+def allocate_host(driver: Driver, address: int, size_bytes: int, flags: int = 0) -> int:
     """Allocate pinned memory of the host. It is always mapped."""
     return _allocate(driver, address, size_bytes, managed=False)
 

@@ -30,15 +30,8 @@ def driver_version(driver: Driver, version: int) -> None:
 
 
 @driver_function("cuGetProcAddress", "ppip", since=11030)
-def proc_address(driver: Driver, symbol: int, function: int, version: int, flags: int) -> int:
-    """The address of a function for a version of CUDA."""
-    return proc_address_with_status(driver, symbol, function, version, flags, 0)
-
-
 @driver_function("cuGetProcAddress_v2", "ppipp", since=12000)
-def proc_address_with_status(
-    driver: Driver, symbol: int, function: int, version: int, flags: int, symbol_status: int
-) -> int:
+def proc_address(driver: Driver, symbol: int, function: int, version: int, flags: int, symbol_status: int = 0) -> int:
     """The address of a function for a version of CUDA, and whether there is one."""
     address = driver.address_of(read_text(symbol), version)
     write_pointer(function, address or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -83,8 +84,7 @@ def _parameters(function: Function, pointers: int, extra: int) -> list[bytes] | 
         if _BUFFER not in items or _BUFFER_SIZE not in items:
             raise DriverError(status.INVALID_VALUE)
         size = ctypes.c_size_t.from_address(items[_BUFFER_SIZE]).value
-        content = ctypes.string_at(items[_BUFFER], size)
-        return content
+        return ctypes.string_at(items[_BUFFER], size)
     if declared:
         raise DriverError(status.INVALID_VALUE, f"kernel {function.kernel.name} is launched without its arguments")
     return b""
@@ -159,30 +159,17 @@ def launch(
     shared_bytes: int,
     stream: int,
     parameters: int,
-    extra: int,
+    extra: int = 0,
+    *,
+    cooperative: bool = False,
 ) -> None:
-    """Launch a kernel."""
-    extents = Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes)
+    """Launch a kernel. All blocks of a cooperative one are resident."""
+    grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)
+    extents = Extents(grid, block, shared_bytes, cooperative=cooperative)
     _launch(driver, function, extents, stream, parameters, extra)
 
 
-@driver_function("cuLaunchCooperativeKernel", "puuuuuuupp")
-def launch_cooperative(
-    driver: Driver,
-    function: int,
-    grid_x: int,
-    grid_y: int,
-    grid_z: int,
-    block_x: int,
-    block_y: int,
-    block_z: int,
-    shared_bytes: int,
-    stream: int,
-    parameters: int,
-) -> None:
-    """Launch a kernel whose blocks are all resident."""
-    extents = Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes, cooperative=True)
-    _launch(driver, function, extents, stream, parameters, 0)
+driver_function("cuLaunchCooperativeKernel", "puuuuuuupp")(functools.partial(launch, cooperative=True))
 
 
 class _Configuration(ctypes.Structure):

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from harness.device.driver import status
 from harness.device.driver.attributes import MEMORY_BYTES
 from harness.device.driver.function_table import driver_function, write_pointer
-from harness.device.driver.functions.streams import enqueue
+from harness.device.driver.functions.streams import also_in_stream
 from harness.device.driver.graph import FILL
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
@@ -106,53 +106,31 @@ def fill_box(driver: Driver, address: int, pitch: int, value: int, element_bytes
 
 
 @driver_function("cuMemsetD8_v2", "pcp")
+@also_in_stream("cuMemsetD8Async", "pcpp", FILL)
 def fill_bytes(driver: Driver, address: int, value: int, count: int) -> None:
     """Fill with a byte."""
     _fill(driver, address, value, np.uint8, count)
 
 
 @driver_function("cuMemsetD16_v2", "psp")
+@also_in_stream("cuMemsetD16Async", "pspp", FILL)
 def fill_halves(driver: Driver, address: int, value: int, count: int) -> None:
     """Fill with a 16-bit value."""
     _fill(driver, address, value, np.uint16, count)
 
 
 @driver_function("cuMemsetD32_v2", "pup")
+@also_in_stream("cuMemsetD32Async", "pupp", FILL)
 def fill_words(driver: Driver, address: int, value: int, count: int) -> None:
     """Fill with a 32-bit value."""
     _fill(driver, address, value, np.uint32, count)
 
 
-@driver_function("cuMemsetD8Async", "pcpp")
-def fill_bytes_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
-    """Fill with a byte in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint8, count), FILL)
-
-
-@driver_function("cuMemsetD16Async", "pspp")
-def fill_halves_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
-    """Fill with a 16-bit value in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint16, count), FILL)
-
-
-@driver_function("cuMemsetD32Async", "pupp")
-def fill_words_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
-    """Fill with a 32-bit value in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint32, count), FILL)
-
-
 @driver_function("cuMemsetD2D8_v2", "ppcpp")
+@also_in_stream("cuMemsetD2D8Async", "ppcppp", FILL)
 def fill_byte_rows(driver: Driver, address: int, pitch: int, value: int, width: int, height: int) -> None:
     """Fill rows with a byte."""
     _fill_rows(driver, address, pitch, value, np.uint8, width, height)
-
-
-@driver_function("cuMemsetD2D8Async", "ppcppp")
-def fill_byte_rows_async(
-    driver: Driver, address: int, pitch: int, value: int, width: int, height: int, stream: int
-) -> None:
-    """Fill rows with a byte in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill_rows(driver, address, pitch, value, np.uint8, width, height), FILL)
 
 
 @driver_function("cuMemsetD2D32_v2", "ppupp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, read_text, write_int, write_pointer
 from harness.device.driver.images import ptx_of, register_limit
 from harness.device.driver.jit_options import JitOptions
-from harness.device.driver.kernel_names import readable_name
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.device.kernel import Kernel
@@ -55,6 +55,27 @@ def _load(driver: Driver, handle: int, ptx: str, options: JitOptions = _NO_OPTIO
     write_pointer(handle, driver.new_handle(LoadedModule(module)))
 
 
+_PART = re.compile(r"(\d+)")
+
+
+def readable_name(entry: str) -> str:
+    """The qualified name in a mangled name, without types: `__main__.add` for `_ZN8__main__3addB2v1...`.
+
+    A name that is not mangled is returned as it is. Numba encodes characters such as `<` as `_3c`.
+    """
+    nested = entry.startswith("_ZN")
+    if not entry.startswith("_Z"):
+        return entry
+    at, parts = 3 if nested else 2, []
+    while (match := _PART.match(entry, at)) and len(entry) >= match.end() + int(match[1]):
+        end = match.end() + int(match[1])
+        parts.append(re.sub(r"_3c|_3e", lambda code: {"_3c": "<", "_3e": ">"}[code[0]], entry[match.end() : end]))
+        at = end
+        if not nested:
+            break
+    return ".".join(parts) or entry
+
+
 def _module(device: Device, ptx: str) -> Module:
     """Load a module. Its kernels go by readable names. Raises `CompileError` if the text is not valid."""
     require_loadable(ptx)
@@ -70,21 +91,11 @@ def _module(device: Device, ptx: str) -> Module:
 
 
 @driver_function("cuModuleLoadData", "pp")
-def load(driver: Driver, handle: int, image: int) -> None:
-    """Load a module from memory."""
-    _load(driver, handle, ptx_of(image))
-
-
-@driver_function("cuModuleLoadDataEx", "ppupp")
-def load_with_options(driver: Driver, handle: int, image: int, count: int, options: int, values: int) -> None:
-    """Load a module from memory with options."""
-    _load(driver, handle, ptx_of(image), JitOptions.read(count, options, values))
-
-
 @driver_function("cuModuleLoadFatBinary", "pp")
-def load_fat_binary(driver: Driver, handle: int, image: int) -> None:
-    """Load a module from a fat binary."""
-    _load(driver, handle, ptx_of(image))
+@driver_function("cuModuleLoadDataEx", "ppupp")
+def load(driver: Driver, handle: int, image: int, count: int = 0, options: int = 0, values: int = 0) -> None:
+    """Load a module from memory, which may be a fat binary, with options."""
+    _load(driver, handle, ptx_of(image), JitOptions.read(count, options, values))
 
 
 @driver_function("cuModuleLoad", "pp")

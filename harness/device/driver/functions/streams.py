@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, host_function, write_int, write_pointer
 from harness.device.driver.graph import COPY, HOST, KERNEL, Graph, Node, Recording
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
+
+Work = TypeVar("Work", bound=Callable[..., None])
 
 _LEGACY, _NON_BLOCKING = (0, 1), 1
 _DEFAULT_STREAMS = (0, 1, 2)
@@ -81,6 +84,19 @@ def enqueue(
     recording.lengths[stream] = len(graph.nodes)
     if stream is not recording.origin:
         recording.unjoined.add(stream)
+
+
+def also_in_stream(symbol: str, parameters: str, kind: int = COPY) -> Callable[[Work], Work]:
+    """Also register the decorated function as `symbol`, whose last parameter is the stream in whose order it runs."""
+
+    def register(call: Work) -> Work:
+        def in_order(driver: Driver, *arguments: int) -> None:
+            enqueue(driver, arguments[-1], lambda: call(driver, *arguments[:-1]), kind)
+
+        driver_function(symbol, parameters)(in_order)
+        return call
+
+    return register
 
 
 @driver_function("cuStreamCreate", "pu")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function
 from harness.device.driver.functions.copies import bytes_at
-from harness.device.driver.functions.streams import enqueue
+from harness.device.driver.functions.streams import also_in_stream, enqueue
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.device.textures import CudaArray
@@ -146,6 +146,7 @@ def _copy_line(driver: Driver, target: BoxEnd, source: BoxEnd, size_bytes: int) 
 
 @driver_function("cuMemcpyHtoA_v2", "pppp")
 @driver_function("cuMemcpyDtoA_v2", "pppp")
+@also_in_stream("cuMemcpyHtoAAsync_v2", "ppppp")
 def copy_to_array(driver: Driver, array: int, offset: int, source: int, size_bytes: int) -> None:
     """Copy to the first row of an array."""
     _copy_line(driver, _part_of_array(array, offset), BoxEnd(kind=_UNIFIED, device=source), size_bytes)
@@ -153,6 +154,7 @@ def copy_to_array(driver: Driver, array: int, offset: int, source: int, size_byt
 
 @driver_function("cuMemcpyAtoH_v2", "pppp")
 @driver_function("cuMemcpyAtoD_v2", "pppp")
+@also_in_stream("cuMemcpyAtoHAsync_v2", "ppppp")
 def copy_from_array(driver: Driver, target: int, array: int, offset: int, size_bytes: int) -> None:
     """Copy from the first row of an array."""
     _copy_line(driver, BoxEnd(kind=_UNIFIED, device=target), _part_of_array(array, offset), size_bytes)
@@ -164,15 +166,3 @@ def copy_between_arrays(
 ) -> None:
     """Copy from the first row of an array to that of another."""
     _copy_line(driver, _part_of_array(target, target_offset), _part_of_array(source, source_offset), size_bytes)
-
-
-@driver_function("cuMemcpyHtoAAsync_v2", "ppppp")
-def copy_to_array_async(driver: Driver, array: int, offset: int, source: int, size_bytes: int, stream: int) -> None:
-    """Copy to the first row of an array in the order of a stream."""
-    enqueue(driver, stream, lambda: copy_to_array(driver, array, offset, source, size_bytes))
-
-
-@driver_function("cuMemcpyAtoHAsync_v2", "ppppp")
-def copy_from_array_async(driver: Driver, target: int, array: int, offset: int, size_bytes: int, stream: int) -> None:
-    """Copy from the first row of an array in the order of a stream."""
-    enqueue(driver, stream, lambda: copy_from_array(driver, target, array, offset, size_bytes))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, module_ir, vector
 
 SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i64", 2), ("i32", 4))
 """Element types and numbers of elements per lane that have functions of their own."""
@@ -22,14 +22,13 @@ _SLOW = {
 
 def functions_ir(bodies: Bodies) -> str:
     """LLVM IR of functions."""
-    functions: list[str] = []
-    declarations = {f"declare i64 @sandbox_{name}({', '.join('i64' for _ in given)})" for name, given in _SLOW.items()}
+    functions: list[tuple[list[str], set[str]]] = []
     for head, emit in bodies.items():
         v = VectorIRBuilder()
+        v.declarations |= {f"declare i64 @sandbox_{name}({', '.join(['i64'] * len(of))})" for name, of in _SLOW.items()}
         emit(v)
-        functions += [f"define {head} {{", *v.lines, "}"]
-        declarations |= v.declarations
-    return "\n".join([*sorted(declarations), *functions, ""])
+        functions.append(([f"define {head} {{", *v.lines, "}"], v.declarations))
+    return module_ir(functions)
 
 
 def add_counts(v: VectorIRBuilder, column: str, requested: str, sectors: str, unique_bytes: str) -> None:

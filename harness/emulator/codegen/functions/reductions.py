@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from harness.emulator.abi.async_proxy_layout import MAP_TYPES, REDUCTION_ROW
 from harness.emulator.codegen.functions.prelude import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float
-from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, module_ir, splat, splat_float, vector
 
 _ELEMENTS = {"b32": "i32", "b64": "i64", "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16"}
 """LLVM types in which values are combined; 16-bit floats are converted."""
@@ -59,17 +59,11 @@ REDUCTIONS = [function_of(operation, kind) for operation, kinds in TYPES.items()
 
 def reductions_ir() -> str:
     """All reduction functions as LLVM IR."""
-    functions: list[str] = []
-    declarations: set[str] = set()
-    for operation, kinds in TYPES.items():
-        for kind in kinds.split():
-            v = VectorIRBuilder()
-            functions += _function(v, operation, kind)
-            declarations |= v.declarations
-    return "\n".join([*sorted(declarations), *functions, ""])
+    return module_ir(_function(operation, kind) for operation, kinds in TYPES.items() for kind in kinds.split())
 
 
-def _function(v: VectorIRBuilder, operation: str, kind: str) -> Sequence[str]:
+def _function(operation: str, kind: str) -> tuple[Sequence[str], set[str]]:
+    v = VectorIRBuilder()
     untyped = kind if kind in _ELEMENTS else f"b{kind[1:]}"
     element = _ELEMENTS[untyped]
     rows = []
@@ -78,7 +72,8 @@ def _function(v: VectorIRBuilder, operation: str, kind: str) -> Sequence[str]:
         rows.append(v.op(f"load {vector(element)}, ptr {address}, align 16"))
     result = _combined(v, operation, kind, element, *rows)
     v.do(f"%target = inttoptr i64 %argument to ptr\n  store {vector(element)} {result}, ptr %target, align 16")
-    return [f"define void @sandbox_{function_of(operation, kind)}(i64 %argument) {{", *v.lines, "  ret void", "}"]
+    head = f"define void @sandbox_{function_of(operation, kind)}(i64 %argument) {{"
+    return [head, *v.lines, "  ret void", "}"], v.declarations
 
 
 def _combined(v: VectorIRBuilder, operation: str, kind: str, element: str, old: str, new: str) -> str:

@@ -6,9 +6,10 @@ vectors, and a CPU forwards pending stores only to loads of data that was stored
 
 from __future__ import annotations
 
+from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.context import SLOT
-from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, splat, vector
+from harness.emulator.codegen.functions.memory_requests import data, pointer, slot
+from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, module_ir, splat, vector
 
 _SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i32", 4))
 SHARED_LOADS = {(element, count): f"load_shared_{element}x{count}" for element, count in _SHAPES}
@@ -18,28 +19,28 @@ fault, else 0. Other shapes use `memory.copies.shared_load`."""
 
 def shared_loads_ir() -> str:
     """All functions as LLVM IR."""
-    functions: list[str] = []
-    declarations = {"declare i64 @sandbox_shared_load(i64, i64, i64, i64, i64, i64)"}
+    functions: list[tuple[list[str], set[str]]] = []
     for (element, count), name in SHARED_LOADS.items():
         v = VectorIRBuilder()
+        v.declarations.add("declare i64 @sandbox_shared_load(i64, i64, i64, i64, i64, i64)")
         _load(v, element, count)
-        functions += [f"define i64 @sandbox_{name}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{", *v.lines, "}"]
-        declarations |= v.declarations
-    return "\n".join([*sorted(declarations), *functions, ""])
+        head = f"define i64 @sandbox_{name}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{"
+        functions.append(([head, *v.lines, "}"], v.declarations))
+    return module_ir(functions)
 
 
 def _load(v: VectorIRBuilder, element: str, count: int) -> None:
     item_bytes = BITS[element] // 8
     log_size = (count * item_bytes).bit_length() - 1
     mask = v.op("trunc i64 %mask to i32")
-    addresses = _pointer(v, "%warp", at.ADDRESSES)
+    addresses = pointer(v, "%warp", at.ADDRESSES)
     offsets = v.op(f"load <32 x i32>, ptr {addresses}, align 64")
     first = v.op(f"load i32, ptr {v.op(f'getelementptr i32, ptr {addresses}, i32 {v.first_lane(mask)}')}")
     differ = v.compare("ne", "i32", offsets, v.spread("i32", first))
     differ = v.op(f"and i32 {v.bits_of(differ)}, {mask}")
-    size = v.op(f"load i64, ptr {_pointer(v, '%ctx', 8 * SLOT['SHARED_SIZE'])}")
+    size = slot(v, context.SHARED_SIZE)
     places = v.op(f"trunc i64 {v.op(f'lshr i64 {size}, {log_size}')} to i32")
-    base = v.op(f"load i64, ptr {_pointer(v, '%ctx', 8 * SLOT['SHARED_BASE'])}")
+    base = slot(v, context.SHARED_BASE)
     start = v.op(f"inttoptr i64 {base} to ptr")
     v.do(f"br i1 {v.op(f'icmp eq i32 {differ}, 0')}, label %uniform, label %apart")
 
@@ -49,7 +50,7 @@ def _load(v: VectorIRBuilder, element: str, count: int) -> None:
     v.label("once")
     for item in range(count):
         scalar = v.op(f"load {element}, ptr {_element(v, start, first, item * item_bytes)}, align {item_bytes}")
-        _store(v, element, v.spread(element, scalar), item)
+        v.do(f"store {vector(element)} {v.spread(element, scalar)}, ptr {data(v, element, item)}, align 32")
     v.do("ret i64 0")
 
     v.label("apart")
@@ -67,7 +68,7 @@ def _load(v: VectorIRBuilder, element: str, count: int) -> None:
             place = _element(v, start, offset, item * item_bytes)
             scalar = v.op(f"load {element}, ptr {place}, align {item_bytes}")
             values = v.op(f"insertelement {vector(element)} {values}, {element} {scalar}, i32 {number}")
-        _store(v, element, values, item)
+        v.do(f"store {vector(element)} {values}, ptr {data(v, element, item)}, align 32")
     v.do("ret i64 0")
 
     v.label("otherwise")
@@ -75,15 +76,6 @@ def _load(v: VectorIRBuilder, element: str, count: int) -> None:
     v.do(f"ret i64 {v.op(call)}")
 
 
-def _pointer(v: VectorIRBuilder, base: str, offset: int) -> str:
-    return v.op(f"inttoptr i64 {v.op(f'add i64 {base}, {offset}')} to ptr")
-
-
 def _element(v: VectorIRBuilder, start: str, offset: str, within: int) -> str:
     place = v.op(f"getelementptr i8, ptr {start}, i64 {v.widen(offset)}")
     return v.op(f"getelementptr i8, ptr {place}, i64 {within}") if within else place
-
-
-def _store(v: VectorIRBuilder, element: str, values: str, item: int) -> None:
-    row_bytes = at.LANES * BITS[element] // 8
-    v.do(f"store {vector(element)} {values}, ptr {_pointer(v, '%warp', at.DATA + item * row_bytes)}, align 32")

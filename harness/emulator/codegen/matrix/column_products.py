@@ -15,6 +15,7 @@ from harness.emulator.codegen.matrix.column_writers import Columns, FloatColumns
 from harness.emulator.codegen.matrix.dot_product import FORMATS
 from harness.emulator.codegen.matrix.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.matrix.narrow_columns import NarrowColumns, PackedScaledColumns, ScaledColumns
+from harness.emulator.codegen.vector_ir_builder import module_ir
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,4 @@ COLUMN_PRODUCTS = {
 
 def column_products_ir() -> str:
     """All functions, as LLVM IR."""
-    functions: list[str] = []
-    declarations: set[str] = set()
-    for product in COLUMN_PRODUCTS.values():
-        lines, needed = product.lines()
-        functions += lines
-        declarations |= needed
-    return "\n".join([*sorted(declarations), *functions, ""])
+    return module_ir(product.lines() for product in COLUMN_PRODUCTS.values())

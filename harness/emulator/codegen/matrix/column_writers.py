@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.codegen.functions.prelude import float_to_half
 from harness.emulator.codegen.matrix.dot_product import VF, VI, FloatWriter, Number
+from harness.emulator.codegen.matrix.eight_bit_products import IntegerWriter
 from harness.emulator.codegen.matrix.product_writer import ProductWriter
 from harness.emulator.codegen.vector_ir_builder import BITS, splat, vector
 
@@ -172,27 +173,15 @@ class FloatColumns(Columns, FloatWriter):
         return Number(self.scalar("significands", "float", index), self.scalar("exponents", "i32", index))
 
 
-class IntegerColumns(Columns):
+class IntegerColumns(Columns, IntegerWriter):
     """Writes the function of 8-bit integers."""
 
-    parts = (("factors", VI),)
+    sign_flag = "flag"
 
-    def decode_factor(self, side: str, number: str) -> None:
-        """Extend a byte by its sign bit, or by zeros."""
-        flag = self.op(f"icmp ne i64 %{side}_flag, 0")
-        sign = self.op(f"select i1 {flag}, {VI} {splat('i32', 0x80)}, {VI} zeroinitializer")
-        flipped = self.binary("xor", "i32", self.load(VI, "factors", number), sign)
-        self.store(VI, self.binary("sub", "i32", flipped, sign), "factors", number)
+    def is_set(self, flag: str) -> str:
+        """Convert a word of the argument to i1."""
+        return self.op(f"icmp ne i64 %{flag}, 0")
 
-    def element_of_d(self, number: str) -> str:
-        """The sum of C and the products, which wraps or is clamped."""
-        of_a, of_b = self.factors_of(number)
-        total = splat("i32", 0)
-        for k in range(self.layout.depth):
-            x = self.load(VI, "a.factors", self.op(f"add i64 {of_a}, {k}"))
-            y = self.scalar("factors", "i32", self.op(f"add i64 {of_b}, {k}"))
-            total = self.binary("add", "i32", total, self.binary("mul", "i32", x, y))
-        c = self.load(VI, "c", number)
-        clamped = self.intrinsic("llvm.sadd.sat.v32i32", VI, (VI, c), (VI, total))
-        flag = self.op("icmp ne i64 %saturates, 0")
-        return self.op(f"select i1 {flag}, {VI} {clamped}, {VI} {self.binary('add', 'i32', c, total)}")
+    def factor_of_b(self, place: str) -> str:
+        """An element of B in all lanes."""
+        return self.scalar("factors", "i32", place)

@@ -15,7 +15,7 @@ from harness.emulator.codegen.matrix.dot_product import DOT_PRODUCTS, DotProduct
 from harness.emulator.codegen.matrix.eight_bit_products import FLOATS
 from harness.emulator.codegen.matrix.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.matrix.product_writer import VI
-from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, splat_float
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, module_ir, splat, splat_float
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,12 @@ CONVERTED_PRODUCTS = {
 
 def converted_ir() -> str:
     """The functions as LLVM IR, with copies of those that they call."""
-    functions: list[str] = []
-    declarations: set[str] = set()
+    functions: list[tuple[list[str], set[str]]] = []
     for product in {product.name: product for product in CONVERTED_PRODUCTS.values()}.values():
-        half = product.half.writer()
-        functions += half.function(f"define internal i64 @{product.half.name}")
-        writer = _Writer(product)
-        functions += writer.function()
-        declarations |= half.declarations | writer.declarations
-    return "\n".join([*sorted(declarations), *functions, ""])
+        half, writer = product.half.writer(), _Writer(product)
+        functions.append((half.function(f"define internal i64 @{product.half.name}"), half.declarations))
+        functions.append((writer.function(), writer.declarations))
+    return module_ir(functions)
 
 
 class _Writer(VectorIRBuilder):

@@ -28,7 +28,14 @@ from dataclasses import dataclass
 from harness.emulator.codegen.functions.prelude import double_to_float_odd, double_to_float_rz, float_to_half
 from harness.emulator.codegen.matrix.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.matrix.product_writer import ProductWriter, slice_ir
-from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, float_from_bits, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import (
+    VectorIRBuilder,
+    float_from_bits,
+    module_ir,
+    splat,
+    splat_float,
+    vector,
+)
 
 VF, VI, VD = vector("float"), vector("i32"), vector("double")
 KEPT_BITS = 25
@@ -119,15 +126,10 @@ WARPGROUP_PRODUCTS = {
 
 def runtime_ir() -> str:
     """All dot products as LLVM IR."""
-    functions: list[str] = []
-    declarations: set[str] = set()
-    for product in DOT_PRODUCTS.values():
-        writer = product.writer()
-        functions += writer.function(f"define i64 @sandbox_{product.name}")
-        declarations |= writer.declarations
-    for product in WARPGROUP_PRODUCTS.values():
-        functions += slice_ir(product.slice_name, product.layout, f"@sandbox_{product.name}")
-    return "\n".join([*sorted(declarations), *functions, ""])
+    writers = ((product, product.writer()) for product in DOT_PRODUCTS.values())
+    products = ((w.function(f"define i64 @sandbox_{product.name}"), w.declarations) for product, w in writers)
+    slices = (slice_ir(p.slice_name, p.layout, f"@sandbox_{p.name}") for p in WARPGROUP_PRODUCTS.values())
+    return module_ir((*products, *((each, set()) for each in slices)))
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from harness.emulator.codegen.matrix.dot_product import FORMATS, NO_EXPONENT, FloatWriter, Format, Number
 from harness.emulator.codegen.matrix.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.matrix.product_writer import VI, ProductWriter, slice_ir
-from harness.emulator.codegen.vector_ir_builder import splat
+from harness.emulator.codegen.vector_ir_builder import module_ir, splat
 
 KEPT_BITS = 13
 INTEGERS, FLOATS = ("s8", "u8"), ("e4m3", "e5m2")
@@ -96,61 +96,63 @@ WARPGROUP_PRODUCTS = {
 
 def integers_ir() -> str:
     """The functions of integer products, as LLVM IR."""
-    functions: list[str] = []
-    declarations: set[str] = set()
-    for product in {product.name: product for product in INTEGER_PRODUCTS.values()}.values():
-        writer = _IntegerWriter(product.layout)
-        functions += writer.function(
-            f"define i64 @sandbox_{product.name}", ("i64 %a_has_sign", "i64 %b_has_sign", "i64 %saturates")
-        )
-        declarations |= writer.declarations
-    for product in WARPGROUP_INTEGERS:
-        functions += slice_ir(product.slice_name, product.layout, f"@sandbox_{product.name}", _words(product))
-    return "\n".join([*sorted(declarations), *functions, ""])
+    flags = ("i64 %a_has_sign", "i64 %b_has_sign", "i64 %saturates")
+    layouts = {product.name: product.layout for product in INTEGER_PRODUCTS.values()}
+    writers = ((name, IntegerWriter(layout)) for name, layout in layouts.items())
+    products = ((w.function(f"define i64 @sandbox_{name}", flags), w.declarations) for name, w in writers)
+    slices = (slice_ir(p.slice_name, p.layout, f"@sandbox_{p.name}", _words(p)) for p in WARPGROUP_INTEGERS)
+    return module_ir((*products, *((each, set()) for each in slices)))
 
 
 def floats_ir() -> str:
     """The functions of e4m3 and e5m2 products, as LLVM IR."""
-    functions: list[str] = []
-    declarations: set[str] = set()
-    for product in {product.name: product for product in WARPGROUP_FLOATS}.values():
-        writer = EightBitFloatWriter(product.layout, EITHER_FORMAT, FORMATS[product.accumulator])
-        functions += writer.function(f"define internal i64 @{product.name}", ("i64 %a_is_e4m3", "i64 %b_is_e4m3"))
-        declarations |= writer.declarations
-    for product in WARPGROUP_FLOATS:
-        functions += slice_ir(product.slice_name, product.layout, f"@{product.name}", _words(product))
-    return "\n".join([*sorted(declarations), *functions, ""])
+    flags = ("i64 %a_is_e4m3", "i64 %b_is_e4m3")
+    forms = {
+        product.name: (product.layout, EITHER_FORMAT, FORMATS[product.accumulator]) for product in WARPGROUP_FLOATS
+    }
+    writers = ((name, EightBitFloatWriter(*form)) for name, form in forms.items())
+    products = ((w.function(f"define internal i64 @{name}", flags), w.declarations) for name, w in writers)
+    slices = (slice_ir(p.slice_name, p.layout, f"@{p.name}", _words(p)) for p in WARPGROUP_FLOATS)
+    return module_ir((*products, *((each, set()) for each in slices)))
 
 
 def _words(product: EightBitProduct) -> list[str]:
     return [str(flag) for flag in product.flags]
 
 
-class _IntegerWriter(ProductWriter):
+class IntegerWriter(ProductWriter):
     """Writes the function of one shape of integer product."""
 
     parts = (("factors", VI),)
+    sign_flag = "has_sign"
+    """End of the name of the argument that says whether bytes of A, or of B, have a sign."""
+
+    def is_set(self, flag: str) -> str:
+        """Convert an argument to i1."""
+        return self.op(f"trunc i64 %{flag} to i1")
+
+    def factor_of_b(self, place: str) -> str:
+        """An element of B in all lanes that it is a factor of."""
+        return self.load(VI, "b.factors", place)
 
     def decode_factor(self, side: str, number: str) -> None:
         """Extend a byte by its sign bit, or by zeros."""
-        flag = self.op(f"trunc i64 %{side}_has_sign to i1")
+        flag = self.is_set(f"{side}_{self.sign_flag}")
         sign = self.op(f"select i1 {flag}, {VI} {splat('i32', 0x80)}, {VI} zeroinitializer")
         flipped = self.binary("xor", "i32", self.load(VI, "factors", number), sign)
         self.store(VI, self.binary("sub", "i32", flipped, sign), "factors", number)
 
     def element_of_d(self, number: str) -> str:
-        """The sum of C and the products, of which 32 are far below 2^31."""
+        """The sum of C and the products, of which 32 are far below 2^31. The sum wraps or is clamped."""
         of_a, of_b = self.factors_of(number)
         total = splat("i32", 0)
         for k in range(self.layout.depth):
-            x, y = (
-                self.load(VI, f"{side}.factors", self.op(f"add i64 {first}, {k}"))
-                for side, first in (("a", of_a), ("b", of_b))
-            )
+            x = self.load(VI, "a.factors", self.op(f"add i64 {of_a}, {k}"))
+            y = self.factor_of_b(self.op(f"add i64 {of_b}, {k}"))
             total = self.binary("add", "i32", total, self.binary("mul", "i32", x, y))
         c = self.load(VI, "c", number)
         clamped = self.intrinsic("llvm.sadd.sat.v32i32", VI, (VI, c), (VI, total))
-        flag = self.op("trunc i64 %saturates to i1")
+        flag = self.is_set("saturates")
         return self.op(f"select i1 {flag}, {VI} {clamped}, {VI} {self.binary('add', 'i32', c, total)}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
-from harness.emulator.launch.messages import tensor_faults, tensor_map_faults
+from harness.emulator.launch.messages import tensor_faults
 from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
 
@@ -128,8 +128,8 @@ def describe(fault: Fault) -> KernelFault:
             f"the mbarrier is in block {f.cluster.blocks[f.address]}, but the destination is in block "
             f"{f.cluster.blocks[f.size_bytes]}; both must be in the same block, or with .cta_group::2 in one pair"
         ),
-        "tensor map field": lambda f: tensor_map_faults.explain_field(f.address, f.size_bytes),
-        "tensor coordinate": lambda f: tensor_map_faults.explain_coordinate(f.address, f.size_bytes),
+        "tensor map field": lambda f: tensor_faults.explain_field(f.address, f.size_bytes),
+        "tensor coordinate": lambda f: tensor_faults.explain_coordinate(f.address, f.size_bytes),
         "reduction type": lambda f: (
             f"this reduction is not defined for tensors of {proxy.MAP_TYPES[f.address]}; the PTX ISA lists the types "
             "under cp.reduce.async.bulk"

@@ -1,11 +1,13 @@
-"""Describes races within a block: what may happen, and between which lines a barrier is missing."""
+"""Describes accesses of a launched kernel, and races within a block: between which lines a barrier is missing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.emulator.abi import layout as machine
 from harness.emulator.codegen.barrier_paths import BarrierPaths
-from harness.emulator.codegen.kernel_facts import Site
+from harness.emulator.codegen.kernel_facts import KernelFacts, Site
+from harness.emulator.launch.configuration import Geometry
 from harness.model.finding import RACES, Place
 from harness.support.source_text import source_line
 
@@ -147,3 +149,29 @@ def _unordered(here: Access, there: Access, what: str, threads: str) -> str:
         f"the {verb} of {what} at {here.line(there)} races with the {earlier} at {there.line(here)} ({threads}); "
         f"{first} came first, and no barrier, __syncwarp or atomic orders {second} after it"
     )
+
+
+@dataclass(frozen=True)
+class LaunchedKernel:
+    """A kernel with its launch configuration."""
+
+    name: str
+    facts: KernelFacts
+    geometry: Geometry
+
+    def place(self, site: int, cluster: int, thread: int) -> Place:
+        """The source line of an instruction, and a thread by its number in a cluster."""
+        rank, own = divmod(thread, machine.LANES * self.geometry.warp_pitch)
+        block = self.geometry.block_of(cluster, rank)
+        file, line = self.facts.sites[site].file_and_line
+        grid, threads = self.geometry.grid, self.geometry.block
+        return Place(file, line, machine.coordinates(block, grid), machine.coordinates(own, threads))
+
+    def access(self, site: int, place: Place) -> Access:
+        """The access of an instruction by a thread."""
+        return Access(site, self.facts.sites[site], place, self.warp(place))
+
+    def warp(self, place: Place) -> int:
+        """The number of a thread's warp in its block."""
+        x, y, _ = self.geometry.block
+        return (place.thread[0] + x * (place.thread[1] + y * place.thread[2])) // machine.LANES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
@@ -13,8 +13,13 @@ from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.emulator.launch.memory.sanitizer_memory import Bytes, SanitizerMemory
-from harness.emulator.launch.messages.launched_kernel import LaunchedKernel
-from harness.emulator.launch.messages.race_words import Access, in_program_order, missing_barrier, sources
+from harness.emulator.launch.messages.race_words import (
+    Access,
+    LaunchedKernel,
+    in_program_order,
+    missing_barrier,
+    sources,
+)
 from harness.emulator.launch.messages.shared_array_names import SharedArrays
 from harness.model.finding import Finding, Place
 from harness.ptx.opcodes import TEXTURE
@@ -94,19 +99,17 @@ class LaunchRecorder:
         size: int,
     ) -> Finding:
         here = self._place(site, time, thread)
+        where = f"kernel {self._kernel}, {self._at(site, here)}"
+        made = partial(Finding, kind=at.KINDS[kind], kernel=self._kernel, place=here, count=count)
         if kind in (at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER):
-            words = self._of_lanes(kind, site, other % machine.LANES, address, size)
-            message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
-            return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
+            return made(message=f"{where}: {self._of_lanes(kind, site, other % machine.LANES, address, size)}")
         if kind == at.UNDEFINED_REGISTER:
-            words = f"'{self._facts.sites[site].form}' has {_ROLES[address]} that was never written"
-            message = f"kernel {self._kernel}, {self._at(site, here)}: {words}"
-            return Finding(kind=at.KINDS[kind], message=message, kernel=self._kernel, place=here, count=count)
+            form = self._facts.sites[site].form
+            return made(message=f"{where}: '{form}' has {_ROLES[address]} that was never written")
         if kind in _OF_REGISTERS:
             return self._of_registers(kind, site, here, before, self._place(before, earlier, other), count)
         target, offset = self._target(address, here)
         what = self._what(site, size)
-        where = f"kernel {self._kernel}, {self._at(site, here)}"
         there: Place | None = None
         if kind == at.UNINITIALISED:
             read = self._bytes_at(address, size, target, offset)
@@ -156,16 +159,7 @@ class LaunchRecorder:
             there = self._place(before, earlier % at.PENDING, other)
             accesses = self._launched.access(site, here), self._launched.access(before, there)
             return self._race(at.KINDS[kind], *accesses, bytes_there, target, offset, count, earlier >= at.PENDING)
-        return Finding(
-            kind=at.KINDS[kind],
-            message=message,
-            kernel=self._kernel,
-            place=here,
-            other=there,
-            target=target,
-            offset=offset,
-            count=count,
-        )
+        return made(message=message, other=there, target=target, offset=offset)
 
     def _outside_its_array(self, what: str, address: int, array: int, target: str, offset: int) -> str:
         """Describe an access at `offset` of `target` whose address was computed from that of another array."""

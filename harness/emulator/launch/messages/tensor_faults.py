@@ -1,14 +1,16 @@
-"""Explains faults of tensor memory and of Blackwell's products; the runtime's modules define the reasons."""
+"""Explains faults of tensor maps, of tensor memory and of Blackwell's products, whose reasons the runtime defines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.memory.tensor_memory import allocation
 from harness.emulator.memory.tensor_memory import cells as memory
 from harness.emulator.memory.tensor_memory import descriptors as products
+from harness.model.tensor_map import PIECE_BYTES
 
 
 def explain_allocation(detail: int, reason: int, sites: Sequence[Site]) -> str:
@@ -102,3 +104,28 @@ def waits_for_tensor_memory(request: int) -> str:
     if request & allocation.PAIR:
         return f"wait for {columns} columns of tensor memory, and for an allocation of as many by the peer block"
     return f"wait for {columns} columns of tensor memory to be free"
+
+
+def explain_coordinate(coordinate: int, divisor: int) -> str:
+    """A box that begins where none may; `divisor` has to divide the coordinate, or is 0 if it may not be negative."""
+    if not divisor:
+        return (
+            f"a stored box begins at coordinate {coordinate}; only loaded boxes may begin before the start of the "
+            "tensor (on a GPU: an illegal instruction)"
+        )
+    requirement = f"the element must be a multiple of {divisor} for this type"
+    if divisor <= PIECE_BYTES:
+        byte = coordinate * PIECE_BYTES // divisor
+        requirement = f"which is byte {byte}; the byte must be a multiple of {PIECE_BYTES}"
+    begins = f"the box begins at element {coordinate} of the innermost dimension"
+    return f"{begins}, {requirement} (on a GPU: an illegal instruction)"
+
+
+def explain_field(value: int, number: int) -> str:
+    """A field of a tensor map, `async_proxy_layout.MAP_FIELDS[number]`, that a kernel has written."""
+    field = proxy.MAP_FIELDS[number]
+    if field == "element_stride":
+        return f"the tensor map has an element_stride of {value}; the emulator supports only 1"
+    if field == "elemtype" and value:
+        return f"a store to a tensor of type .{proxy.MAP_TYPES[value]}, which only loads have"
+    return f"the kernel wrote a {field} into its tensor map that no GPU accepts (on a GPU: an illegal instruction)"

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Float64Array = npt.NDArray[np.float64]
+from harness.model.array_types import Float64Array
+
 Array = npt.NDArray[np.float32]
 
 NEAR = 0.125

@@ -62,12 +62,12 @@ from harness.model.arithmetic.rounding import (
     E4M3_UNIT_ROUNDOFF,
     LAMBDA,
 )
+from harness.model.array_types import Float64Array
 from harness.operations.attention.budget.rounding_sizes import MOST_IDLE_STEPS
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem
 
 Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

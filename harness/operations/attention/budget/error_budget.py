@@ -91,6 +91,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import LAMBDA, SMALLEST_STEP, U
+from harness.model.array_types import Float64Array
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference
@@ -106,7 +107,6 @@ from harness.operations.attention.problem import Problem
 from harness.operations.attention.products import finite
 from harness.operations.attention.score_term import ScoreErrors
 
-Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 
 ANY_KERNEL = Numerics()

@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
+from harness.model.array_types import Float64Array, Mask
 from harness.model.numerics import Numerics
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.products import finite
-
-Float64Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 ABSORBED = 2.0**-26
 """Relative size of a summand below which adding it to a float32, rounded to nearest, has no effect."""

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import SMALLEST_STEP
+from harness.model.array_types import Float64Array
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors
 from harness.operations.attention.budget.rounding_sizes import Roundings
 from harness.operations.attention.products import Products
 
-Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 
 

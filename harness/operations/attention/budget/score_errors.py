@@ -14,12 +14,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Float64Array
 from harness.operations.attention.budget.product_errors import ProductErrors
 from harness.operations.attention.budget.rounding_sizes import Roundings
 from harness.operations.attention.score_term import Array, ScoreErrors
 from harness.operations.attention.scores import ScoreRule
-
-Float64Array = npt.NDArray[np.float64]
 
 
 def errors_after_rule(

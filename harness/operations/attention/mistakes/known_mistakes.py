@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.array_types import Float64Array, Mask
 from harness.model.operation import Hints, Part, TrivialAnswer
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.masks import NO_MASK
@@ -18,8 +19,6 @@ from harness.operations.attention.oracle import Block, answer_of, attention, blo
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.sizes import default_scale
 
-Float64Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
 
 

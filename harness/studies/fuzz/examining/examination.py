@@ -16,8 +16,9 @@ from harness.execution.judging.question import Question
 from harness.execution.planning.tiles import parse_tile, with_tile
 from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Executor
+from harness.model.array_types import Arrays
 from harness.model.cases.case import Case
-from harness.model.cases.property import SANITIZER, Arrays, Trial
+from harness.model.cases.property import SANITIZER, Trial
 from harness.model.operation import Tolerance, operation_of
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.model.array_types import Float64Array, Mask
 from harness.model.operation import Hints
-
-Float64Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 ALIKE = 1e-3
 """Ratios or differences that agree within this relative tolerance count as one number."""
