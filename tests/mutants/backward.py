@@ -162,4 +162,11 @@ MUTANTS = (
     *in_plan(
         "bwd-three-pass", "dK from P", '("dS", "Q", "dK",', '("P", "Q", "dK",',
     ),
+    # Dao-AILab/flash-attention pull request 2481: a launch that may begin early does not wait for the one before.
+    *in_plan(
+        "bwd-fa2", "D read by a launch that may begin before it is written",
+        "key_grid_across(p, tile), BLOCK, args, shared_bytes),",
+        "key_grid_across(p, tile), BLOCK, args, shared_bytes, overlaps_previous=True),",
+        sanitize=True,
+    ),
 )  # fmt: skip

@@ -58,7 +58,8 @@ def in_split_kv(
     bug: str, *replacements: Replacement, file: str = "attention/split_kv/kernel.cu", sanitize: bool = False
 ) -> Mutant:
     """Planted in `split-kv`, which is CUDA alone."""
-    return Mutant(bug, f"split-kv-{CUDA}", tuple(Patch(file, *each) for each in replacements), sanitize)
+    patches = tuple(Patch(*(elsewhere or (file,)), old, new) for old, new, *elsewhere in replacements)
+    return Mutant(bug, f"split-kv-{CUDA}", patches, sanitize)
 
 
 def in_cuda_of_mma(
@@ -158,11 +159,11 @@ def in_warps(
     yield from planted(algorithm, bug, "_warps/warps.cuh", "_warps/numba_warps.py", ((cuda, numba), *more), sanitize)
 
 
-def in_plan(algorithm: str, bug: str, old: str, new: str) -> Iterator[Mutant]:
+def in_plan(algorithm: str, bug: str, old: str, new: str, sanitize: bool = False) -> Iterator[Mutant]:
     """Planted in the plan, which both backends share."""
     file = f"{folder_of(algorithm)}/__init__.py"
     for backend in (CUDA, NUMBA):
-        yield Mutant(bug, f"{algorithm}-{backend}", (Patch(file, old, new),))
+        yield Mutant(bug, f"{algorithm}-{backend}", (Patch(file, old, new),), sanitize)
 
 
 def planted(

@@ -62,6 +62,14 @@ _CAPS = (
         ("return cap * tanhf(s);", "return cap * s;"),
         ("return softcap[0] * math.tanh(s)", "return softcap[0] * s"),
     ),
+    # Dao-AILab/flash-attention pull request 2402.
+    *in_feature(
+        "two-pass",
+        "scores",
+        "score itself for the cap before tanh",
+        ("return cap * tanhf(s);", "return s * tanhf(s);"),
+        ("return softcap[0] * math.tanh(s)", "return s * math.tanh(s)"),
+    ),
     *in_tiles(
         "fa2",
         "capped after the mask",
@@ -172,13 +180,14 @@ _ALIBI = (
     _in_split_penalty("keys behind taken for keys before", "return place >= 8 * tiles - 1;", "return true;"),
     _in_split_penalty("a key behind taken for one before", "place >= 8 * tiles - 1;", "place >= 8 * tiles - 2;"),
     _in_split_penalty("a key before taken for one behind", "place + 16 * TM - 1 <= 0", "place + 16 * TM - 2 <= 0"),
-    in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
+    in_split_kv("slope of the group's first head", ("group + min(row / own_len, group - 1)", "group")),
     in_split_kv(
         "distances of rows counted through the group",
         ("tau, keys, seen, score, query);", "tau, keys, seen, score, own_rows);"),
     ),
     in_split_kv("distances from the tile's first key", ("query[i], first_key + k)", "query[i], k)"), file=SPLIT),
 )  # fmt: skip
+_OF_SPLITS = "attention/split_kv/sequences.cuh"
 _BIASES = (
     *in_feature(
         "fa2", "scores", "bias of the first head for all",
@@ -277,8 +286,8 @@ _SINKS = (
         "sink counted twice",
         ("l = is_first_warp ? Sink::WEIGHT : 0.0f", "l = is_first_warp ? 2 * Sink::WEIGHT : 0.0f"),
     ),
-    in_split_kv("sink of a head counted through the batch", ("row / q_len % heads", "row / q_len")),
-    in_split_kv("sink of the row's number", ("row / q_len % heads", "row % heads")),
+    in_split_kv("sink of a head counted through the batch", ("row / q_len % heads", "row / q_len", _OF_SPLITS)),
+    in_split_kv("sink of the row's number", ("row / q_len % heads", "row % heads", _OF_SPLITS)),
     in_split_kv("sink without its weight", ("is_first_warp ? Sink::WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 

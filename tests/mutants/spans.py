@@ -238,11 +238,15 @@ _SPLITS = (
     ),
     in_split_kv(
         "splits put together by the first sequence's runs",
-        ("limits.of_sequence(batch, q_len, kv_len);", "limits.of_sequence(0, q_len, kv_len);"),
+        ("limits.of_sequence(own.batch, own.q_len,", "limits.of_sequence(0, own.q_len,"),
     ),
     in_split_kv(
         "sequences counted by heads",
-        ("row / ((unsigned)heads * (unsigned)q_len);", "row / (unsigned)q_len;"),
+        (
+            "row / ((unsigned)heads * (unsigned)q_len);",
+            "row / (unsigned)q_len;",
+            "attention/split_kv/sequences.cuh",
+        ),
     ),
     in_split_kv(
         "queries of a packed head not counted anew",

@@ -28,15 +28,15 @@ def _in_combine(bug: str, old: str, new: str, *more: Replacement, sanitize: bool
 _PUT_TOGETHER = (
     _in_kernel(
         "splits that a row does not see are added",
-        "(run.end(query) + SPLIT - 1)", "(kv_len + SPLIT - 1)",
+        "(run.end(row.query) + SPLIT - 1)", "(own.kv_len + SPLIT - 1)",
     ),
     _in_kernel(
         "splits ahead of a row's window are added",
-        "first_split = run.first(query) / SPLIT,", "first_split = 0,",
+        "first_split = run.first(row.query) / SPLIT,", "first_split = 0,",
     ),
     _in_kernel(
         "first split of a window left out",
-        "run.first(query) / SPLIT,", "(run.first(query) + SPLIT - 1) / SPLIT,",
+        "run.first(row.query) / SPLIT,", "(run.first(row.query) + SPLIT - 1) / SPLIT,",
     ),
     _in_kernel("every split writes l where the first does", "l_split + split_stat,", "l_split + first_stat,"),
     _in_combine(
@@ -66,7 +66,7 @@ _PUT_TOGETHER = (
 _ROWS_AND_KEYS = (
     _in_kernel(
         "rows of a group taken for one head's",
-        "{own_rows[0] % q_len, own_rows[1] % q_len}",
+        "{own_rows[0] % own_len, own_rows[1] % own_len}",
         "{own_rows[0], own_rows[1]}",
     ),
     _in_kernel("rows of the next group written", "rows = min(BR, group_rows - first_row);", "rows = BR;"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_kernel, in_plan, planted
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import CUDA, Replacement, in_kernel, in_plan, in_split_kv, planted
 
 _TYPES = ("_features/sequences.cuh", "_features/numba_sequences.py")
 _KEYS_BEHIND = ("__ldg(cu_seqlens_k + sequence + 1) - k_first, true}", "cu_seqlens_k[sequence + 1] - k_first")
@@ -71,6 +71,62 @@ def _in_hopper(
     """Planted in `fa3`, in a file of CUDA's and in one of Numba's."""
     yield from planted("fa3", bug, *files, ((cuda, numba),), sanitize)
 
+
+_OF_SPLITS, _ROWS_OF_SPLITS = "attention/split_kv/sequences.cuh", "attention/split_kv/rows.cuh"
+_OWN = "const Own own = at(blockIdx.z, row / heads, q_len, kv_len);"
+_BEFORE = "cu_seqlens_k + max(blockIdx.z, 1u)"
+IN_SPLIT_KV = (
+    # Dao-AILab/flash-attention issue 2842: the early exit of sequences without keys.
+    in_split_kv(
+        "lse of a sequence without keys where a padded one has it",
+        ("lse + row.number, O_split",
+         "lse + (own.kv_len > 0 ? row.number\n"
+         ": ((size_t)blockIdx.z * heads + row.head) * sequences.longest(q_len) + row.query), O_split"),
+    ),
+    # pytorch/pytorch issue 194167: the stride of sequences of O is 0 where they are packed.
+    in_split_kv("splits of all sequences put together in the first one's O",
+                 ("row.head, own.row(row.query))", "row.head, row.query)")),
+    in_split_kv(
+        "lse padded to the longest sequence",
+        ("number = (size_t)head * q_len + own.row(query),",
+         "number = ((size_t)blockIdx.z * heads + head) * most_rows + query,", _OF_SPLITS),
+    ),
+    # Dao-AILab/flash-attention pull requests 1192 and 1455: the length of another sequence, or of all.
+    in_split_kv("as many splits as the sequence before has",
+                 (_OWN, f"Own own = {_OWN.partition('= ')[2]}\n"
+                        f"if (own.is_there) own.kv_len = __ldg({_BEFORE}) - __ldg({_BEFORE} - 1);", _OF_SPLITS)),
+    in_split_kv("a sequence's splits end with all keys",
+                 ("rows, own_len, own.kv_len);\n", "rows, own_len, kv_len);\n"),
+                 ("min(split_first + SPLIT, high_end), low_end",
+                  "min(split_first + SPLIT, min(high_end, own.kv_len)), low_end")),
+    in_split_kv("rows of the first head alone between two sequences' results",
+                 (" + (size_t)own.row(0) * (kv_heads * group);", " + (size_t)own.row(0);")),
+    in_split_kv("results of a sequence looked for behind one head of those before",
+                 ("stat = (size_t)own.row(0) * heads + row;", "stat = (size_t)own.row(0) + row;", _OF_SPLITS)),
+    in_split_kv("splits as far apart as the longest sequence has rows",
+                 ("kv_heads * (group * q_len)) + first_stat",
+                  "kv_heads * (group * sequences.longest(q_len))) + first_stat")),
+    in_split_kv("queries counted through heads of the longest sequence",
+                 ("{own_rows[0] % own_len, own_rows[1] % own_len}",
+         "{own_rows[0] % sequences.longest(q_len), own_rows[1] % sequences.longest(q_len)}")),
+    in_split_kv("rows of Q counted through a dense group",
+                 ("row / q_len * head_stride + row % q_len * row_stride", "row * row_stride", _ROWS_OF_SPLITS)),
+    in_split_kv("V of the sequence's first row",
+                 ("layout.V_rows(V, 0, own.batch, head, own.key(0))",
+                  "layout.V_rows(V, 0, own.batch, head, own.row(0))",
+                  _ROWS_OF_SPLITS)),
+    in_split_kv(
+        "lse of a row that sees no key is 0",
+        ("if (lane == 0) *lse = m + logf(l);",
+         "if (lane == 0) *lse = l == 0.0f ? 0.0f : m + logf(l);", "_mma/combine.cuh"),
+        ("if (t == 0) *lse = m + logf(l);", "if (t == 0) *lse = l == 0.0f ? 0.0f : m + logf(l);", "_mma/combine.cuh"),
+    ),
+    Mutant(
+        "blocks for the mean length", f"split-kv-{CUDA}",
+        (Patch("attention/split_kv/__init__.py", "blocks(p.group * longest, BR), _most",
+               "blocks(p.group * -(-p.q_len // sequences), BR), _most"),),
+    ),
+)  # fmt: skip
 
 MUTANTS = (
     *in_types("fa2"),
@@ -158,4 +214,6 @@ MUTANTS = (
         ("(head + (mine >> shift)) * head_stride", "head * head_stride"),
         ("uint64(head + (mine >> uint32(shift))) * of_head", "uint64(head) * of_head"),
     ),
+    *(mutant for mutant in in_types("split-kv") if mutant.variant.endswith(CUDA)),
+    *IN_SPLIT_KV,
 )  # fmt: skip

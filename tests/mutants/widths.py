@@ -84,10 +84,19 @@ IN_SPLITS = (
         file="_mma/splits.cuh",
     ),
     in_split_kv(
-        "keys of V as far apart as those of K", ("V_head + (size_t)key * DV;", "V_head + (size_t)key * D;")
+        "keys of V as far apart as those of K",
+        ("V_head + (size_t)key * DV;", "V_head + (size_t)key * D;", "attention/split_kv/rows.cuh"),
+        ("V_stride = layout.V.row;", "V_stride = layout.K.row;", "attention/split_kv/rows.cuh"),
     ),
-    in_split_kv("heads of V as far apart as those of K", ("V + kv_head * kv_len * DV,", "V + kv_head * kv_len * D,")),
-    in_split_kv("rows of O as far apart as those of Q", ("(O + (size_t)row * DV,", "(O + (size_t)row * D,")),
+    in_split_kv(
+        "heads of V as far apart as those of K",
+        ("kv_len * DV},", "kv_len * D},"),
+        ("layout.V_rows(V, 0, own", "layout.K_rows(V, 0, own", "attention/split_kv/rows.cuh"),
+    ),
+    in_split_kv(
+        "rows of O as far apart as those of Q",
+        ("layout.O_rows(O, row.number", "layout.Q_rows(O, row.number"),
+    ),
     in_split_kv(
         "scale from the length of rows of V",
         ("np.float32(features.factor(p))", "np.float32(features.factor(p) * (p.head_dim / p.v_width) ** 0.5)"),

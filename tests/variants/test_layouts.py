@@ -111,7 +111,7 @@ def test_tensor_maps_need_rows_at_multiples_of_16_bytes():
     )
 
 
-@pytest.mark.parametrize("name", ["fa1-cupy", "row-wise-numba", "split-kv-cupy"])
+@pytest.mark.parametrize("name", ["fa1-cupy", "row-wise-numba", "lean-cupy"])
 def test_others_say_why_they_refuse(name: str):
     assert refusal_of(REGISTRY.get(name), Problem(layout="bshd", dtype="bfloat16")) == (  # type: ignore[arg-type]
         "it does not support layout (not listed in Variant.takes)"

@@ -44,6 +44,20 @@ def assert_right(problem: Problem, tile: dict[str, int], seed: int = 1) -> None:
     assert traffic(execution) == VARIANT.claim(problem, tile)
 
 
+@pytest.mark.parametrize(
+    ("varlen", "fields"),
+    [
+        ("1+3+0+2+17/200+0+70+64+65", {}),
+        ("1+1+40/1+129+250", {"mask": "causal+window:64", "sinks": True}),
+        ("33+2/100+300", {"mask": "causal", "layout": "bhsd+3", "v_head_dim": 40, "head_dim": 32}),
+    ],
+)
+def test_sequences_have_their_own_number_of_splits(varlen: str, fields: dict[str, object]):
+    """One without keys has none, and one without rows no results, between those of others."""
+    given = {"heads": 6, "kv_heads": 2, "head_dim": 24, "dtype": "float16", "mask": "none", **fields}
+    assert_right(Problem(varlen=varlen, **given), SMALL)  # type: ignore[arg-type]
+
+
 def test_a_sink_counts_once_where_several_warps_put_splits_together():
     problem = dataclasses.replace(PROBLEM, kv_len=1100, q_len=1, mask="none", sinks=True)
     (_, combine) = VARIANT.plan(problem, SMALL).launches

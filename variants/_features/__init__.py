@@ -181,14 +181,20 @@ def dropout(problem: Problem, *, keys: int = KEYS_TOGETHER) -> Feature:
 
 LAYOUT_FEATURE = "layout"
 """Feature in `takes` of a variant whose kernels take any strides of Q, K, V, O and their gradients."""
+LAYOUT_FILES = ((FOLDER, "layout.cuh"),)
 
 
 def layout(problem: Problem) -> Feature:
     """Return where the rows of Q, K, V and O lie."""
-    files = ((FOLDER, "layout.cuh"),)
     if problem.layout.is_dense:
-        return Feature("Layout", "DenseLayout", (), files)
-    return Feature("Layout", f"StridedLayout<{rows_aligned_to(problem)}>", _strides(problem, "Q", "K", "V", "O"), files)
+        return Feature("Layout", "DenseLayout", (), LAYOUT_FILES)
+    return strided_layout(problem)
+
+
+def strided_layout(problem: Problem) -> Feature:
+    """Return where the rows of Q, K, V and O lie by their strides, even if the layout is dense."""
+    aligned = problem.row_alignment_bytes // problem.itemsize_bytes
+    return Feature("Layout", f"StridedLayout<{aligned}>", _strides(problem, "Q", "K", "V", "O"), LAYOUT_FILES)
 
 
 def gradient_layout(problem: Problem) -> Feature:

@@ -78,7 +78,7 @@ template <class Keys> struct Ring {
     __device__ __forceinline__ void copy_next()
     {
         if (copied_key < keys.end) {
-            const auto *const source = copied % 2 == 0 ? keys.K(copied_key) : keys.V(copied_key);
+            const auto source = copied % 2 == 0 ? keys.K(copied_key) : keys.V(copied_key);
             const int to = begin + copied % Tiles::COUNT * Tiles::SLOT;
             const int first = keys.skipped(copied_key), end = keys.end - copied_key;
             Tiles::copy(to, source, first, end, lane, copied % 2 == 0);
@@ -260,9 +260,9 @@ __device__ __forceinline__ void clear_padding(int bytes, int t)
     }
 }
 
-// Attention of so many `rows` of Q over the split on its own, as `attend`.
-template <class Maximum = RunningMaximum, class Keys, class Seen, class Score>
-__device__ __forceinline__ auto attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
+// Attention of so many `rows` of Q, which copy_tile takes, over the split on its own, as `attend`.
+template <class Maximum = RunningMaximum, class Queries, class Keys, class Seen, class Score>
+__device__ __forceinline__ auto attend_to_split(const Queries &Q, int rows, float tau, const Keys &keys, const Seen &seen,
                                                 const Score (&score)[2], const int (&query)[2],
                                                 const Maximum &maximum = {}, int t = threadIdx.x)
 {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from harness import PagedProblem, Problem
+from harness import Problem
 from variants._features import FOLDER, Feature, declarations, stored
 from variants._mma import LINE_BYTES, LINE_ELEMENTS, tile_copy
 from variants._tiles import blocks
@@ -134,7 +134,14 @@ def key_bytes(
 
     A lane has the same place in its tile whether it copies or not, so what lies before `first` in a tile shifts none.
     """
-    d, copy = head_dim, copy or tile_copy(head_dim)
+    return strided_key_bytes(head_dim, head_key * head_dim, head_dim, first, end, copy or tile_copy(head_dim))
+
+
+def strided_key_bytes(
+    head_dim: int, begin: Integers, stride: int, first: Integers, end: Integers, copy: TileCopy
+) -> Integers:
+    """The same where key 0 of a head is at element `begin`, and the next ones `stride` elements further each."""
+    d = head_dim
     end = np.maximum(first, end)
     # The rest of a tile that does not begin with `first`. Then whole tiles, which are whole sectors long, and whole
     # lines where a lane copies 16 bytes; and what is left.
@@ -142,14 +149,26 @@ def key_bytes(
     whole_end = np.maximum(rest_end, end // BC * BC)
     first_tile = first // BC * BC
     return (
-        copy.bytes((head_key + first_tile) * d, (rest_end - first_tile) * d, (first - first_tile) * d)
-        + (whole_end - rest_end) // BC * copy.bytes(head_key * d, BC * d)
-        + copy.bytes((head_key + whole_end) * d, (end - whole_end) * d)
+        copy.bytes(begin + first_tile * stride, (rest_end - first_tile) * d, (first - first_tile) * d)
+        + (whole_end - rest_end) // BC * copy.bytes(begin, BC * d)
+        + copy.bytes(begin + whole_end * stride, (end - whole_end) * d)
     )
 
 
+class GroupedRows(Protocol):
+    """Rows that are counted through the query heads which share a key/value head."""
+
+    @property
+    def group(self) -> int:
+        """Number of these heads."""
+
+    @property
+    def q_len(self) -> int:
+        """Rows of each."""
+
+
 def slope_sectors(
-    problem: Problem | PagedProblem,
+    problem: GroupedRows,
     own_heads: Integers,
     first_rows: Integers,
     requests: Sequence[tuple[int, int]] = ((0, 7), (8, 15)),
@@ -164,9 +183,7 @@ def slope_sectors(
     return sectors
 
 
-def head_sectors(
-    problem: Problem | PagedProblem, own_heads: Integers, first_rows: Integers, last_rows: Integers
-) -> Integers:
+def head_sectors(problem: GroupedRows, own_heads: Integers, first_rows: Integers, last_rows: Integers) -> Integers:
     """Sectors of an element per head that a warp reads at once for the rows from the first to the last."""
     p, per_sector = problem, SECTOR_BYTES // FLOAT32_BYTES
     first, last = (
