@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.execution.isolation.process import end_planners
 from harness.execution.results.place import keeps_always
-from harness.model.operation import DEFAULT_OPERATION, operation_named
+from harness.model.operation import DEFAULT_OPERATION, operation_named, operation_names
 from harness.options.command import SCRIPT, CommandParser, add_examples, program_name
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from harness.options.standard_streams import complain, discard_output, prepare_streams, print_result
@@ -42,6 +42,7 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
         "Exit status: 0 if all variants that ran passed, 1 if one failed, 2 if the command line is invalid.",
     )
     parser.add_argument("--version", action="version", version=f"{SCRIPT} {VERSION}", help="show the version and exit")
+    parser.owners = lambda command, name: _owners(command, name, operation)
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog=program)
     for command in map(command_named, names):
         description = f"{command.help[0].upper()}{command.help[1:]}."
@@ -50,6 +51,19 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
         add_examples(sub, command.examples)
         parser.commands[command.name] = sub
     return parser
+
+
+def _owners(command: str, option: str, operation: str) -> str:
+    """Which operations, or else which commands, have an option that this command of the operation lacks, in words."""
+
+    def has(other: str, kind: str) -> bool:
+        return option in build_parser(kind, [other]).commands[other]._option_string_actions
+
+    operations = [each for each in operation_names() if has(command, each)]
+    if operations:
+        return f"an option of --operation {', '.join(operations)}, not of {operation}"
+    commands = [each for each in COMMANDS if has(each, operation)]
+    return f"an option of {', '.join(commands)}, not of {command}" if commands else ""
 
 
 def _complete_words() -> None:

@@ -87,7 +87,12 @@ def _require_known(
     """Raise `UsageError` for a keyword that is not an option, or for a field that the given problem already sets."""
     hidden = {"format", "output", "plot", "roofline", "watch", "export"}
     for name in said:
-        if name not in known - hidden:
+        if name in hidden:
+            raise UsageError(
+                f"{command.name}() has no option {name!r}, which exists only on the command line; its result has "
+                "render(format) and picture(name)"
+            )
+        if name not in known:
             hint = did_you_mean(name, sorted(known - hidden))
             raise UsageError(
                 f"{command.name}() has no option {name!r}{hint} Its options are those of the command line, with _ in "
@@ -111,6 +116,11 @@ def _words(name: str, value: object) -> list[str]:
         return []
     if value is True:
         return [option]
+    if isinstance(value, type):  # such as numpy.float16
+        value = value.__name__
+    axes: int = getattr(value, "ndim", 0)
+    if axes > 1:
+        raise UsageError(f"{name} is an array with {axes} axes; pass what {option} takes on the command line")
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={each}" for key, each in value.items())
     elif not isinstance(value, str | PathLike) and isinstance(value, Iterable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Request")
 T = TypeVar("T")
 
+_NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|-inf$|-nan$", re.IGNORECASE | re.ASCII)
+"""Words that begin with a minus sign but are values; argparse itself knows no exponents."""
+_INSTEAD = {
+    "--json": "--format json",
+    "--csv": "--format csv",
+    "--markdown": "--format markdown",
+    "--window": "--mask window:LEFT[,RIGHT]",
+}
+"""Options that do not exist, and what to write for them."""
 SCRIPT = "attention-sandbox"
 """Name of the installed script."""
 
@@ -82,8 +92,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=HelpText, **how)
+        self._negative_number_matcher = _NEGATIVE_NUMBER
         self.commands: dict[str, CommandParser] = {}
         """The parsers of commands, by name."""
+        self.owners: Callable[[str, str], str] = lambda command, name: ""
+        """(command, option) -> who else has an option that the command lacks, in words; empty if nobody has."""
 
     def set_completer(self, name: str, complete: Callable[..., Iterable[str]]) -> None:
         """Let a shell complete the values of the argument that is stored as `name`, if there is one.
@@ -103,12 +116,26 @@ class CommandParser(argparse.ArgumentParser):
         arguments, unknown = self.parse_known_args(words)
         if unknown:
             command = self.commands[arguments.command]
-            name = unknown[0].partition("=")[0]
-            hint = did_you_mean(name, command._option_string_actions) if name.startswith("-") else ""
-            if name.endswith(".py") and "--plugin" in command._option_string_actions:
-                hint = f"; for a variant in your own file, add --plugin {name}"
-            command.error(f"unrecognized argument {unknown[0]!r}{hint.rstrip('.')}")
+            command.error(f"unrecognized argument {unknown[0]!r}{self._hint_at(unknown[0], arguments.command)}")
         return arguments
+
+    def _hint_at(self, word: str, command: str) -> str:
+        """What the user of a command probably meant by an unknown word, to continue a message; empty if unknown."""
+        known = self.commands[command]._option_string_actions
+        name = word.partition("=")[0]
+        if not name.startswith("-"):
+            if name.endswith(".py") and "--plugin" in known:
+                return f"; for a variant in your own file, add --plugin {name}"
+            takes_words = any(not action.option_strings for action in self.commands[command]._actions)
+            return f"; to select variants, add --variants {name}" if "--variants" in known and not takes_words else ""
+        instead = _INSTEAD.get(name, "")
+        if instead and instead.split()[0] in known:
+            return f"; write {instead}"
+        owners = self.owners(command, name)
+        if owners:
+            return f", {owners}"
+        bare = did_you_mean(name.lstrip("-"), [each.lstrip("-") for each in known])
+        return bare.replace("'", "'--", 1).rstrip(".")
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -137,8 +137,11 @@ def require_arch(settings: RunSettings) -> None:
     """Raise `UsageError` if --arch is no architecture, or is given for a GPU, which has its own."""
     from harness.ptx.targets import Target
 
-    if Target.named(settings.arch) is None:
+    target = Target.named(settings.arch)
+    if target is None:
         raise UsageError(f"--arch is {settings.arch!r}; it has to look like sm_90 or sm_100a")
+    if target.number < 50:
+        raise UsageError(f"--arch is {settings.arch!r}; the compilers support sm_50 and newer")
     if settings.device == "gpu" and settings.arch != RunSettings.arch:
         raise UsageError(f"--arch {settings.arch} is the emulator's; a GPU has its own. Use --device emulator")
 

@@ -41,6 +41,13 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("compare --q-lne=3", "unrecognized argument '--q-lne=3'; did you mean '--q-len'?; see"),
         ("compare my.py", "unrecognized argument 'my.py'; for a variant in your own file, add --plugin my.py; see"),
         ("traffic fa1-cupy other", "unrecognized argument 'other'; see 'python -m harness traffic --help'"),
+        ("compare --json", "unrecognized argument '--json'; write --format json; see"),
+        ("compare --window 8", "unrecognized argument '--window'; write --mask window:LEFT[,RIGHT]; see"),
+        ("compare fa2-cupy", "unrecognized argument 'fa2-cupy'; to select variants, add --variants fa2-cupy; see"),
+        ("compare --zzz", "unrecognized argument '--zzz'; see"),
+        ("compare --operation softmax --q-len 1", "unrecognized argument '--q-len', an option of --operation "),
+        ("why a b --variants a", "unrecognized argument '--variants', an option of list, compare, "),
+        ("run x --heads 8 --q q --k k --v v --out o", "unrecognized argument '--heads', an option of compare, "),
         ("compare --regime hto", "no regime 'hto'; did you mean 'hot'? Regimes: normal,"),
     ],
 )
@@ -48,6 +55,11 @@ def test_a_mistyped_word_gets_a_suggestion(words: str, message: str, capsys: pyt
     assert main(words.split()) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith(f"harness: {message}") and captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["-1e30", "-1", "-.5", "-2.5E+3", "-inf"])
+def test_a_value_may_be_negative(value: str):
+    assert build_parser(names=["compare"]).parse(["compare", "--scale", value]).scale == float(value)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

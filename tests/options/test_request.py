@@ -66,6 +66,8 @@ def test_the_architecture_is_the_emulators():
         assert read(command, "fa2-cupy", "--arch", "sm_100a").settings.arch == "sm_100a"
     with pytest.raises(UsageError, match="--arch is 'hopper'; it has to look like sm_90 or sm_100a"):
         require_arch(RunSettings(arch="hopper"))
+    with pytest.raises(UsageError, match="--arch is 'sm_20'; the compilers support sm_50 and newer"):
+        require_arch(RunSettings(arch="sm_20"))
     with pytest.raises(UsageError, match="a GPU has its own"):
         require_arch(RunSettings(arch="sm_100a", device="gpu"))
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import harness
@@ -132,8 +133,12 @@ def test_mistakes_are_the_command_lines_own_words() -> None:
         compare(variants="fa2-cupi")
     with pytest.raises(UsageError, match="variant and variants both select"):
         traffic("fa2-cupy", variants="fa1-cupy")
-    with pytest.raises(UsageError, match="has no option 'output'"):
+    with pytest.raises(UsageError, match="has no option 'output', which exists only on the command line"):
         compare(output="x")  # what is shown goes to the caller
+    with pytest.raises(UsageError, match="mask is an array with 2 axes; pass what --mask takes on"):
+        compare(mask=np.ones((9, 9), bool))
+    with pytest.raises(UsageError, match="dtype is 'float64'"):
+        compare(dtype=np.float64)
 
 
 def test_on_a_gpu_an_object_runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

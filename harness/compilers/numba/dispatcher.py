@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import linecache
 import re
+import traceback
 import weakref
 from collections.abc import Iterator, MutableMapping
 from importlib import metadata
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -147,13 +149,29 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
         ):
             ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
     except Exception as error:  # Numba, NVVM and the bindings have no common base class of errors
-        file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno
         message = _ANSI.sub("", str(error)).strip() or type(error).__name__
         removed = _REMOVED_FROM_NUMPY.fullmatch(message)
         if removed and isinstance(error, AttributeError) and removed[1] not in py_func.__code__.co_names:
             raise CompileError(_too_new_a_numpy(removed[1])) from error
-        raise CompileError(f"kernel {name} ({file}:{line}) did not compile with Numba:\n{message}") from error
+        file, line = py_func.__code__.co_filename, _failing_line(error, py_func.__code__)
+        shown = f"{linecache.getline(file, line).strip()}\n{message}".lstrip("\n")
+        raise CompileError(f"kernel {name} ({file}:{line}) did not compile with Numba:\n{shown}") from error
     return str(ptx)
+
+
+def _failing_line(error: Exception, code: CodeType) -> int:
+    """The line in the kernel's file that Numba was compiling when it raised the error; otherwise the kernel's first.
+
+    Most of Numba's messages do not name the line, but the frames of the traceback hold it.
+    """
+    line = code.co_firstlineno
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for name in ("self", "inst", "expr", "loc"):
+            found = frame.f_locals.get(name)
+            place: Any = getattr(found, "loc", found)
+            if getattr(place, "filename", None) == code.co_filename and isinstance(place.line, int):
+                line = place.line
+    return line
 
 
 def _too_new_a_numpy(name: str) -> str:

@@ -148,7 +148,7 @@ def refusal_of(variant: Variant, problem: BaseProblem, arch: str | None = None) 
     if variant.arch is not None and arch is not None and arch.rstrip("af") != variant.arch.rstrip("af"):
         return f"its kernels run on {variant.arch} alone, not on {arch}; on the emulator, add --arch {variant.arch}"
     if variant.operation != problem.operation:
-        return f"it computes {variant.operation}, not {problem.operation}"
+        return f"it computes {variant.operation}, not {problem.operation}; add --operation {variant.operation}"
     refusal = declared_refusal(variant, problem)
     if refusal is not None:
         return " ".join(refusal.split()) + _hint_at_sizes(problem)

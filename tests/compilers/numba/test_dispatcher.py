@@ -85,7 +85,23 @@ def test_a_misspelt_function_of_numpy_is_the_kernels_own_mistake() -> None:
     def body(y):  # type: ignore[no-untyped-def]
         y[0] = np.expf(1.0)  # type: ignore[attr-defined]
 
-    with pytest.raises(CompileError, match=r"kernel body .* did not compile with Numba:\n.*has no attribute 'expf'"):
+    said = r"kernel body .* did not compile with Numba:\ny\[0\] = np.expf.*\n.*has no attribute 'expf'"
+    with pytest.raises(CompileError, match=said):
+        compile_kernel(cuda.jit(body), (buffer(1),), ARCH)
+
+
+def test_a_compile_error_names_the_line_that_does_not_compile() -> None:
+    columns = 64
+
+    def body(y):  # type: ignore[no-untyped-def]
+        lane = cuda.threadIdx.x
+        tile = cuda.shared.array((32, columns + 1), np.float32)
+        y[lane] = tile[lane, 0]
+
+    line = body.__code__.co_firstlineno + 2
+    shown = r"tile = cuda.shared.array\(\(32, columns \+ 1\), np.float32\)\nNo implementation"
+    said = rf"body \(.*test_dispatcher.py:{line}\) did not compile with Numba:\n{shown}"
+    with pytest.raises(CompileError, match=said):
         compile_kernel(cuda.jit(body), (buffer(1),), ARCH)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from numpy_executor import numpy_variant
 
-from harness.execution.planning.variant_calls import claimed_traffic, make_plan
+from harness.execution.planning.variant_calls import claimed_traffic, make_plan, refusal_of
 from harness.model.plan import Buffer, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
@@ -61,3 +61,8 @@ def test_claims():
     assert claimed_traffic(variant(claim=lambda problem: Traffic(1, 2)), PROBLEM) == Traffic(1, 2)
     with pytest.raises(PlanError, match="returned a int"):
         claimed_traffic(variant(claim=lambda problem: 3), PROBLEM)
+
+
+def test_a_variant_of_another_operation_is_refused_with_the_option_that_selects_it():
+    other = Variant(name="x", plan=lambda problem: Plan(()), operation="softmax")
+    assert refusal_of(other, Problem()) == "it computes softmax, not attention; add --operation softmax"
