@@ -99,4 +99,47 @@ _PAIRS = (
         ),
     ),
 )  # fmt: skip
-MUTANTS = (*_SEQUENCES, *_VISITING, *_PAIRS)
+
+
+def _in_turns(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted in the turns of a block on tensor cores that visits listed tiles."""
+    files = "_mma_backward/turns.cuh", "_mma_backward/numba_turns.py"
+    return planted("bwd-mma", bug, *files, ((cuda, numba),))
+
+
+def _in_hiding(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted where P and dS of pairs that a mask hides become 0."""
+    files = "_mma_backward/products.cuh", "_mma_backward/numba_products.py"
+    return planted("bwd-mma", bug, *files, ((cuda, numba),))
+
+
+_TENSOR_CORES = (
+    *_in_turns(
+        "a mixed tile taken for a whole one",
+        ("hides_some() const { return *entry % 2 != 0; }", "hides_some() const { return false; }"),
+        ("return uint32(load_word(place(hidden.numbers, unknown(hidden.number)))) & uint32(1) != uint32(0)",
+         "return False"),
+    ),
+    *_in_turns(
+        "entries of the next heads from the end of the list",
+        ("1 + (unsigned)number % (unsigned)tiles();", "1 + min(number, tiles() - 1);"),
+        ("of_list = uint64(uint32(number) % tiles(numbers))",
+         "of_list = uint64(min(uint32(number), tiles(numbers) - uint32(1)))"),
+    ),
+    *_in_turns(
+        "an entry copied over that of the turn before",
+        ("ENTRIES = 4;", "ENTRIES = 2;"),
+        ("lag, 4, words(tile)", "lag, 2, words(tile)"),
+    ),
+    *_in_hiding(
+        "bits of the row beside",
+        ("[row + 8 * j + lane % 4 * 2 + e];", "[row + 8 * j + lane % 4 * 2];"),
+        ("((8 * j + e) * WORDS + (i >> 1)) * 4", "(8 * j * WORDS + (i >> 1)) * 4"),
+    ),
+    *_in_hiding(
+        "bits of the first warp's keys",
+        ("of_row[key / 32 + i / 2]", "of_row[i / 2]"),
+        ("(lane_row * uint32(WORDS) + (uint32(key) >> uint32(5)))", "lane_row * uint32(WORDS)"),
+    ),
+)  # fmt: skip
+MUTANTS = (*_SEQUENCES, *_VISITING, *_PAIRS, *_TENSOR_CORES)

@@ -98,8 +98,8 @@ _VISITING = (
         "_mma_backward/numba_keys.py",
         (
             (
-                ("seeing.first_key, seeing.end_key, group)", "seeing.first_key, seeing.end_by_all, group)"),
-                ("end_seeing(seeing, last_key), group)", "end_seeing(seeing, first_key), group)"),
+                ("seeing.end_key, q_len, group)", "seeing.end_by_all, q_len, group)"),
+                ("end_seeing(seeing, last_key), group,", "end_seeing(seeing, first_key), group,"),
             ),
         ),
     ),

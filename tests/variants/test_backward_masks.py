@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import exhaustive_unless, thorough_unless
+from lanes import exhaustive, exhaustive_unless, thorough_unless
 from right_answers import require_right
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -47,9 +47,11 @@ CASES = {**SEQUENCES, **SCATTERED}
 
 
 def problem_for(variant: Variant, case: str) -> BackwardProblem | None:
-    """The problem of a kernel that the variant has; None if it does not take the features."""
+    """The problem of a kernel that the variant has; None if it does not take the features. Without biases if it does
+    not take those."""
+    fields = {name: value for name, value in CASES[case].items() if name != "bias" or "bias" in variant.takes}
     for dtype, head_dim in (("float32", 16), ("float16", 24)):
-        problem = BackwardProblem(**{"heads": 4, "kv_heads": 2, **CASES[case]}, dtype=dtype, head_dim=head_dim)  # type: ignore[arg-type]
+        problem = BackwardProblem(**{"heads": 4, "kv_heads": 2, **fields}, dtype=dtype, head_dim=head_dim)  # type: ignore[arg-type]
         if refusal_of(variant, problem) is None:
             return problem
     return None
@@ -66,7 +68,16 @@ def kept(pair: tuple[Variant, str]) -> bool:
     return pair[0].name == "bwd-fa2-cupy" and pair[1] in ("causal, alibi", "blocks", "FlashMask")
 
 
-each_pair = pytest.mark.parametrize(("variant", "case"), thorough_unless(kept, TAKEN), ids=named)
+def pairs_of(taken: list[tuple[Variant, str]]) -> list[Any]:
+    """The pairs, thorough unless `kept`; on tensor cores Numba, the slowest to compile, has one of each kind."""
+    usual, further = [], []
+    for pair in taken:
+        is_sampled = pair[0].name != "bwd-mma-numba" or pair[1] in ("blocks", "FlashMask, causal, terms")
+        (usual if is_sampled else further).append(pair)
+    return [*thorough_unless(kept, usual), *exhaustive(further)]
+
+
+each_pair = pytest.mark.parametrize(("variant", "case"), pairs_of(TAKEN), ids=named)
 
 
 @each_pair
@@ -87,7 +98,7 @@ def test_answers_are_right_claims_exact_and_gradients_without_pairs_0(variant: V
 @pytest.mark.parametrize("name", thorough_unless(lambda name: name == "K", ["Q", "K", "V", "dO"]))
 @pytest.mark.parametrize(
     ("variant", "case"),
-    thorough_unless(kept, [pair for pair in TAKEN if pair[1] in ("blocks", "FlashMask")]),
+    pairs_of([pair for pair in TAKEN if pair[1] in ("blocks", "FlashMask")]),
     ids=named,
 )
 def test_nan_reaches_nobody_who_does_not_see_it(variant: Variant, case: str, name: str):
@@ -135,6 +146,24 @@ def test_tiles_that_no_pair_is_in_are_not_visited():
     per_tile = 2 * 32 * (64 + 4) + 2 * 32 * 64
     saved = (on.size - on.sum()) * per_tile
     assert 0 < saved - (variant.claim(plain).read_bytes - variant.claim(thin).read_bytes) < 0.4 * saved
+
+
+def test_tiles_that_no_pair_is_in_are_not_visited_on_tensor_cores():
+    """A checkerboard of the usual tiles: what a visit moves comes as often as one is on."""
+    fields: dict[str, Any] = {"heads": 2, "q_len": 256, "kv_len": 512, "head_dim": 64, "dtype": "float16"}
+    plain = BackwardProblem(**fields)
+    thin = BackwardProblem(**fields, mask="blocks:64x128,3")  # type: ignore[arg-type]
+    on = thin.seen()[::64, ::128]
+    # Q and dO, L and D, and dQ in float32, once for each head.
+    per_tile = 2 * (2 * 64 * 2 * 64 + 2 * 64 * 4 + 64 * 64 * 4)
+    # Each block of the mask is read once, and each head reads how many tiles there are and which: 32 bytes each.
+    of_lists = 32 * on.size + 2 * 32 * (on.shape[1] + int(on.sum()))
+    variant = discover().registry.get("bwd-mma-cupy")
+    assert variant.claim is not None
+    saved = int(on.size - on.sum()) * per_tile
+    # K_j and V_j of keys that nobody sees are not read.
+    saved += int((~on.any(axis=0)).sum()) * 2 * (2 * 128 * 2 * 64)
+    assert 0 < saved == variant.claim(plain).read_bytes - variant.claim(thin).read_bytes + of_lists
 
 
 def test_masks_that_differ_between_heads_are_refused():

@@ -26,7 +26,13 @@ from harness.model.variant import Variant
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.errors import PlanError
 from harness.support.gpu_data_sheets import gpu
-from variants._mma_backward.tile import BackwardMmaTile, default_owning_keys, tiles_owning_keys
+from variants._mma_backward.tile import (
+    BackwardMmaTile,
+    default_owning_keys,
+    numba_tile_of,
+    tile_of,
+    tiles_owning_keys,
+)
 from variants.attention_backward.mma_ordered import tile_owning_rows
 
 VARIANTS = [v for v in discover().registry.select(None, "attention-backward") if v.algorithm.startswith("bwd-mma")]
@@ -197,15 +203,52 @@ def test_nothing_spills_at_any_head_dim(variant: Variant, head_dim: int, dtype: 
         assert_fits(other, buffers, tile_owning_rows(head_dim).blocks_per_sm)
 
 
+LISTED = [v for v in VARIANTS if "blocks" in v.takes]
+SHORT_OF_REGISTERS = (
+    (128, {"mask": "flashmask:4", "alibi": True}),
+    (128, {"mask": "blocks:64x32", "dropout": 0.1}),
+    (64, {"mask": "documents:20+44+flashmask:4", "alibi": True}),
+)
+"""What left the least room: with each of these, some other tile or form of the kernel spilled."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", exhaustive_unless(lambda v: v.backend == "cupy", LISTED), ids=lambda v: v.name)
+@pytest.mark.parametrize(
+    ("head_dim", "fields"),
+    exhaustive_unless(
+        lambda case: case in SHORT_OF_REGISTERS[:1],
+        [
+            *SHORT_OF_REGISTERS,
+            *itertools.product(
+                (33, 64, 100, 128, 130, 256),
+                [
+                    {"mask": mask, **terms}
+                    for mask in ("blocks:64x32", "causal+flashmask:2", "documents:20+44+flashmask:4")
+                    for terms in ({}, {"softcap": 2.0, "alibi": True, "dropout": 0.1})
+                ],
+            ),
+        ],
+    ),
+)
+def test_nothing_spills_where_tiles_are_listed(variant: Variant, head_dim: int, fields: dict[str, Any]):
+    asked = BackwardProblem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype="bfloat16", **fields)
+    plan = variant.plan(asked)
+    (of_keys,) = (launch for launch in plan.launches if "dK" in launch.args)
+    assert_fits(of_keys, plan.all_buffers(asked), default_owning_keys(head_dim).blocks_per_sm)
+
+
 # Beyond 192 elements three stages of Q and dO leave room for one tile alone.
 @pytest.mark.parametrize(("head_dim", "at_least"), [(1, 2), (33, 2), (64, 2), (128, 2), (129, 2), (192, 2), (256, 1)])
-@pytest.mark.parametrize("mask", ["none", "documents:20+44"])
+@pytest.mark.parametrize("mask", ["none", "documents:20+44", "blocks:64x32"])
 def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: int, at_least: int, mask: str):
-    tiles = [BackwardMmaTile(**tile) for tile in tiles_owning_keys(BackwardProblem(head_dim=head_dim, mask=mask))]
+    asked = BackwardProblem(q_len=64, kv_len=64, head_dim=head_dim, mask=mask)
+    tiles = [BackwardMmaTile(**tile) for tile in tiles_owning_keys(asked)]
     assert tiles[0] == default_owning_keys(head_dim)
-    assert len(set(tiles)) == len(tiles) >= at_least
+    assert len(set(tiles)) == len(tiles) >= (1 if head_dim == 192 and mask == "blocks:64x32" else at_least)
     for tile in tiles:
-        shared_bytes = tile.shared_bytes(head_dim) + (8 * tile.Bc if mask != "none" else 0)
+        kept_bytes = {"none": 0, "documents:20+44": 8 * tile.Bc, "blocks:64x32": tile.Br * tile.Bc // 8}[mask]
+        shared_bytes = tile.shared_bytes(head_dim) + kept_bytes
         assert residency(H200.multiprocessor, 32 * tile.warps, 255, shared_bytes).blocks >= tile.blocks_per_sm
 
 
@@ -222,6 +265,13 @@ def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: in
 def test_a_tile_that_no_kernel_can_have_is_refused(sizes: dict[str, int], reason: str):
     with pytest.raises(PlanError, match=reason):
         BackwardMmaTile(**sizes)
+
+
+def test_a_tile_has_fewer_rows_where_bits_and_runs_would_not_fit_or_numba_lacks_registers():
+    blocks, both = "blocks:64x32", "documents:20+44+blocks:64x32"
+    problems = {mask: BackwardProblem(q_len=64, kv_len=64, head_dim=128, mask=mask) for mask in ("none", blocks, both)}
+    assert [tile_of(asked).Br for asked in problems.values()] == [64, 64, 32]
+    assert [numba_tile_of(asked).Br for asked in problems.values()] == [64, 32, 32]
 
 
 def test_what_is_out_of_reach_is_said():

@@ -227,6 +227,7 @@ def _listed_tiles(rows: int, keys: int, threads: int, rule: NumbaRule) -> dict[s
         "pairs": pairs,
         "hides_some": hides_some,
         "sees": sees,
+        "compute_bits": compute_bits,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,8 +20,9 @@ from variants._mma_backward.tile import BackwardMmaTile, row_bytes
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
 from variants._tiles.grids import grid_side_by_side
-from variants._tiles.schedule import FLOAT32_BYTES
-from variants._tiles.sectors import Integers
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.sectors import SECTOR_BYTES, Integers
+from variants._tiles.visits import Booleans, Visits, rule_of, tile_order
 
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
 """P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
@@ -39,11 +41,12 @@ DQ_COLUMNS = 8
 
 def keys_grid(problem: Problem, tile: BackwardMmaTile) -> tuple[int, int, int]:
     """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal."""
-    p, visits = problem, MmaBackwardSchedule(problem, tile).key_visits
+    p, schedule = problem, MmaBackwardSchedule(problem, tile)
+    reach = None if p.mask.is_run else Schedule(p, tile).key_visits
     # Q_i and dO_i, and dQ_i, of all heads that share K and V.
     tile_bytes = p.group * tile.Br * p.head_dim * (2 * p.itemsize_bytes + FLOAT32_BYTES)
     knows_heads = has_spans(p) or p.dropout > 0 or features.changes_scores(p)
-    return grid_side_by_side(p, p.kv_heads_count, visits, tile_bytes, by_sequence=knows_heads)
+    return grid_side_by_side(p, p.kv_heads_count, schedule.key_visits, tile_bytes, knows_heads, reach)
 
 
 def gradient_of_Q(added: bool) -> Feature:
@@ -106,22 +109,28 @@ def numba_terms(problem: Problem) -> tuple[str, ...]:
     return tuple(APPROXIMATE.get(term.field, term.field) for term in problem.score_terms)
 
 
-def keys_features(problem: Problem, adds_dQ: bool) -> tuple[Feature, ...]:
+def order_of_keys(problem: Problem, tile: BackwardMmaTile) -> Feature:
+    """Return which tiles of rows a block of keys visits. BR and BC are rows and keys: its type is not mirrored."""
+    order, rule = tile_order(problem, tile, mirrored=True), rule_of(problem, tile)
+    return order if rule is None else replace(order, cuda_type=f"ListedTiles<{rule.cuda_type}>")
+
+
+def keys_features(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> tuple[Feature, ...]:
     """The features of the kernel whose blocks own keys, in the order of its parameters."""
     limits, dropout = features.mirrored_limits(problem), features.dropout(problem)
-    return limits, dropout, gradient_of_Q(adds_dQ), score_terms(problem)
+    return limits, dropout, gradient_of_Q(adds_dQ), score_terms(problem), order_of_keys(problem, tile)
 
 
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:
     """The kernel of keys.cu."""
-    parts, of_keys = (*FRAGMENTS, *OWNING_KEYS), keys_features(problem, adds_dQ)
+    parts, of_keys = (*FRAGMENTS, *OWNING_KEYS), keys_features(problem, tile, adds_dQ)
     return mma_kernel(FOLDER, "keys.cu", "bwd_mma_of_keys", problem, size_options(problem, tile), of_keys, parts)
 
 
 def keys_launch(problem: Problem, kernel: Any, tile: BackwardMmaTile, adds_dQ: bool) -> Launch:
     """Its launch, after `prepare_launch`."""
     p = problem
-    args = ("Q", "K", "V", "dO", "L", "D", "dK", "dV", *scalars(p), *arguments(keys_features(p, adds_dQ)))
+    args = ("Q", "K", "V", "dO", "L", "D", "dK", "dV", *scalars(p), *arguments(keys_features(p, tile, adds_dQ)))
     return Launch(kernel, keys_grid(p, tile), (32 * tile.warps,), args, tile.shared_bytes(p.head_dim, adds_dQ))
 
 
@@ -178,6 +187,26 @@ class MmaBackwardSchedule(BackwardSchedule):
     def seen_K_bytes(self) -> Integers:
         """(T_c,): bytes of bringing K_j, or V_j, on chip once for each of their heads; 0 where no row sees a key."""
         return (self.key_visits > 0) * (self.copied_key_tile_bytes // self.problem.group)
+
+    @functools.cached_property
+    def mixed(self) -> Booleans:
+        """(S, T_r, T_c): which visited tiles have pairs that a mask hides besides runs."""
+        rule = rule_of(self.problem, self.tile)
+        mixed: Booleans = self.visited & (False if rule is None else ~rule.seen[1][0])
+        return mixed
+
+    def list_traffic(self, warps: int) -> tuple[int, int]:
+        """Bytes read and written because tiles of rows are listed, with `warps` in a block; 0 where rows see runs.
+
+        One thread of a block reads how many there are, and each entry once per query head.
+        """
+        p, lists = self.problem, Visits(self, mirrored=True)
+        if p.mask.is_run:
+            return 0, 0
+        alike = p.batch * p.kv_heads_count // len(self.key_visits)
+        reads = alike * int((1 + p.group * self.key_visits).sum())
+        of_mask, of_rule = lists.mask_traffic(warps, reads=0), lists.rule_traffic
+        return of_mask[0] + of_rule[0] + SECTOR_BYTES * reads, of_mask[1] + of_rule[1]
 
     @property
     def running_bytes(self) -> Integers:

@@ -1,6 +1,7 @@
 // Gradients of attention on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 2, lines 5 to 19, whose numbers are below.
 // What surrounds them is in prepare.cu and round.cu, what a tile of rows takes in scoring.cuh, which is put before this text
-// with what it needs. Limits, Dropout, DQ and ScoreTerms are types that the plan chooses. The Numba twin is numba_keys.py.
+// with what it needs. Limits, Dropout, DQ, ScoreTerms and TileOrder are types that the plan chooses. The Numba twin is
+// numba_keys.py.
 
 // Lines 8 and 9: load Q_i, dO_i, L_i, D_i.
 struct RowsInMemory {
@@ -43,10 +44,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ L, const float *__restrict__ delta, stored *__restrict__ dK,
     stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float tau2, Limits limits, Dropout dropout, DQ dQ,
-    ScoreTerms terms)
+    ScoreTerms terms, TileOrder order)
 {
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ int numbers[3];
+    __shared__ Turns::Numbers numbers;
     __shared__ bool keys_not_finite;
     const Chip chip(shared);
 
@@ -59,8 +60,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     const auto seeing = limits.of_block<BC>(own_keys, kv_len, q_len);  // rows, which are what a key sees in mirrored limits
     const KeyBlock block = {chip, seeing.run, &keys_not_finite, first_key, q_len, group, tau2, dropout, terms, kv_len};
     const RowsInMemory rows = {Q, dO, L, delta};
-    const Turns turns = {numbers};
-    if (threadIdx.x == 0) turns.note(numbers, seeing.first_key, seeing.end_key, group);
+    const Turns turns(numbers, order);
+    if (threadIdx.x == 0) turns.note(numbers, seeing.first_key, seeing.end_key, q_len, group);
 
     // Columns beyond D belong to the last step of a product: zeros, once and for all.
     if constexpr (D % 16 != 0) clear_tiles(shared, SHARED_STATS);
@@ -87,7 +88,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
         // Q_i and dO_i have come, and nobody reads the tiles any more that the next copies overwrite, nor weights of two
         // turns before.
         const int last_row = min(turn.first_row + BR, q_len) - 1;
-        const bool all_seen = all_see(block.seeing, {turn.first_row, last_row, first_key, BC});
+        const auto hidden = turns.pairs(turn);
+        const bool all_seen = all_see(block.seeing, {turn.first_row, last_row, first_key, BC}, hidden);
         wait_for_copies<0>();
         if (!all_seen && turns.scores(turn)) {
             clear_rows_not_finite(chip, turn);
@@ -95,14 +97,16 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
             __syncthreads();
         }
         if (turn.number + 1 < turns.count() - LAG) rows.copy(block, turns.after(turn));
+        turns.copy_entry(turn, q_len);
         commit_copies();
+        turns.compute(hidden, turn, first_key, q_len, kv_len);
 
         // Lines 10 to 16. Half of eight warps score while the others sum: exponentials, and products, at the same time.
         const int scores_in = HANDS_WEIGHTS && thread_anew() >= THREADS / 2;
 #pragma unroll(HANDS_WEIGHTS ? 1 : 2)
         for (int half = 0; half < 1 + LAG; ++half) {
             if (half == scores_in) {
-                if (turns.scores(turn)) score(sums, block, turn, all_seen && !keys_not_finite);
+                if (turns.scores(turn)) score(sums, block, turn, all_seen && !keys_not_finite, hidden);
             } else if (turn.number > 0) {
                 sum(sums, block, turns.before(turn), dQ);
             }

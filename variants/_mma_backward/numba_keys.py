@@ -15,6 +15,7 @@ from numba import cuda, float32, int32, uint32, uint64
 from harness import Problem
 from variants._features import has_spans
 from variants._features.numba_dropout import numba_dropout
+from variants._features.numba_tile_order import NumbaRule
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
     commit_copies,
@@ -34,9 +35,11 @@ from variants._mma_backward.numba_limits import numba_limits
 from variants._mma_backward.numba_not_finite import numba_not_finite
 from variants._mma_backward.numba_products import NOTHING, copies_anew, numba_products
 from variants._mma_backward.numba_scoring import KeyBlock, head_of, numba_scoring
-from variants._mma_backward.numba_seen import Pairs, Turn, numba_seen, numba_turns
+from variants._mma_backward.numba_seen import Pairs, Turn, numba_seen
 from variants._mma_backward.numba_shares import FLOAT_BYTES, numba_shares
+from variants._mma_backward.numba_turns import numba_turns
 from variants._tiles.numba_grids import head_index_across
+from variants._tiles.visits import numba_rule
 
 NOT_A_NUMBER = np.uint32(0x7FFFFFFF)
 NOTHINGS = (NOTHING, NOTHING, NOTHING, NOTHING)
@@ -67,18 +70,27 @@ def nowhere(dQ):
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:
     """The kernel `bwd_mma_of_keys`; `adds_dQ`: blocks add their parts to dQ in memory."""
     p = problem
-    return _keys_kernel(p.head_dim, tile, p.dtype, adds_dQ, has_spans(p), p.dropout > 0, numba_terms(p))
+    rule = numba_rule(p, tile)
+    return _keys_kernel(p.head_dim, tile, p.dtype, adds_dQ, has_spans(p), p.dropout > 0, numba_terms(p), rule)
 
 
 @functools.cache
 def _keys_kernel(
-    head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool, drops: bool, terms: tuple[str, ...]
+    head_dim: int,
+    tile: BackwardMmaTile,
+    dtype: str,
+    adds_dQ: bool,
+    spans: bool,
+    drops: bool,
+    terms: tuple[str, ...],
+    rule: NumbaRule | None,
 ) -> Any:
     D, BR, BC = head_dim, tile.Br, tile.Bc
     tiles, clearing = numba_tiles(D, tile.warps, dtype), numba_not_finite(D, dtype)
     shares, seen, limits_ = numba_shares(D, tile, adds_dQ), numba_seen(spans), numba_limits(spans, BC)
     products = numba_products(D, tile, dtype, adds_dQ, spans)
-    scoring, turns = numba_scoring(D, tile, dtype, adds_dQ, spans, drops, terms), numba_turns(BR, shares.LAG)
+    scoring = numba_scoring(D, tile, dtype, adds_dQ, spans, drops, terms, rule)
+    turns = numba_turns(tile, shares.LAG, rule)
     THREADS, copy_tile, store_tile = tiles.THREADS, tiles.copy_tile, tiles.store_tile
     copied_not_finite, copy_tile_anew = tiles.copied_not_finite, copies_anew(D, tile, dtype)
     clear_not_finite, move_not_finite = clearing.clear_not_finite, clearing.move_not_finite
@@ -91,7 +103,9 @@ def _keys_kernel(
     score, sum_handed, factor = scoring.score, scoring.sum_handed, numba_dropout(drops).factor
     dQ_place = place_of_dQ if adds_dQ else nowhere
     count, first_row_of, note, scores = turns.count, turns.first_row, turns.note, turns.scores
-    after, before = turns.after, turns.before
+    after, before, room, copy_entry = turns.after, turns.before, turns.room, turns.copy_entry
+    pairs, compute, hides_some = turns.pairs, turns.compute, turns.hides_some
+    NUMBERS, FLAG = turns.NUMBERS + 1, turns.NUMBERS * FLOAT_BYTES
 
     # Lines 8 and 9: load Q_i, dO_i, L_i, D_i.
     @cuda.jit(device=True, forceinline=True)
@@ -132,28 +146,30 @@ def _keys_kernel(
 
     # Lines 10 to 16. Half of eight warps score while the others sum: exponentials, and products, at the same time.
     @cuda.jit(device=True, forceinline=True)
-    def score_and_sum(sums, block, turn, numbers, all_seen, dQ):
+    def score_and_sum(sums, block, turn, numbers, all_seen, hidden, dQ):
         if HANDS_WEIGHTS:
             scores_in = int32(thread_index() >= THREADS // 2)
             for half in range(int32(0), unknown(int32(2)), int32(1)):
                 keep_loop()
                 if half == scores_in:
                     if scores(numbers, turn):
-                        score(sums, block, turn, all_seen)
+                        score(sums, block, turn, all_seen, hidden)
                 elif turn.number > 0:
                     sum_handed(sums, block, before(numbers, turn), dQ)
         else:
             if scores(numbers, turn):
-                score(sums, block, turn, all_seen)
+                score(sums, block, turn, all_seen, hidden)
             if LAG and turn.number > 0:
                 sum_handed(sums, block, before(numbers, turn), dQ)
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def bwd_mma_of_keys(Q, K, V, dO, L, delta, dK, dV, q_len, kv_len, group, tau, tau2, limits, dropout, dQ, terms):
+    def bwd_mma_of_keys(
+        Q, K, V, dO, L, delta, dK, dV, q_len, kv_len, group, tau, tau2, limits, dropout, dQ, terms, order
+    ):
         K_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         V_tile = uint32(K_tile + KEYS_BYTES)
-        numbers = shared_address(cuda.shared.array(4, uint32))
-        keys_not_finite = uint32(numbers + uint32(12))
+        numbers = shared_address(cuda.shared.array(NUMBERS, uint32))
+        keys_not_finite, bits = uint32(numbers + uint32(FLAG)), room()
 
         # Line 5: the block owns K_j, V_j, dK_j and dV_j of one head. L is lse times log2 e, D = rowsum(dO o O), tau2 is
         # tau times log2 e, or what S is multiplied by before score terms. The grid is (heads of K and V, tiles of keys,
@@ -165,7 +181,7 @@ def _keys_kernel(
         rows_of, sums_of = RowsInMemory(Q, dO, L, delta), dQ_place(dQ)
         if thread_index() == 0:
             last_key = int32(first_key + keys - 1)
-            note(numbers, first_seeing(seeing, first_key), end_seeing(seeing, last_key), group)
+            note(numbers, first_seeing(seeing, first_key), end_seeing(seeing, last_key), group, order, q_len)
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
@@ -196,7 +212,9 @@ def _keys_kernel(
             # Q_i and dO_i have come, and nobody reads the tiles any more that the next copies overwrite, nor weights of
             # two turns before.
             last_row = int32(min(int32(turn.first_row + BR), q_len) - 1)
+            hidden = pairs(numbers, bits, turn)
             all_seen = all_see(seeing, Pairs(turn.first_row, last_row, first_key, int32(BC)))
+            all_seen = all_seen and not hides_some(hidden)
             wait_for_all()
             if not all_seen and scores(numbers, turn):
                 clear_rows_not_finite(K_tile, turn)
@@ -204,9 +222,11 @@ def _keys_kernel(
                 cuda.syncthreads()
             if int32(turn.number + 1) < int32(count(numbers) - LAG):
                 copy_rows(rows_of, block, after(numbers, turn))
+            copy_entry(numbers, turn, order, q_len)
             commit_copies()
+            compute(hidden, bits, numbers, turn, block, order)
             all_seen = all_seen and load_word(keys_not_finite) == 0
-            score_and_sum(sums, block, turn, numbers, all_seen, sums_of)
+            score_and_sum(sums, block, turn, numbers, all_seen, hidden, sums_of)
             turn = after(numbers, turn)
 
         # Line 18: write dK_j, which is times tau, and dV_j, gathered where K_j and V_j were.

@@ -15,6 +15,7 @@ from numba import cuda, int32, uint32, uint64
 from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
+from variants._features.numba_tile_order import NumbaRule
 from variants._mma.numba_assembly import U32, assembly, capability
 from variants._mma.numba_mma import (
     A_FRAGMENT,
@@ -34,10 +35,12 @@ from variants._mma.numba_unrolled import unrolled
 from variants._mma_backward import BackwardMmaTile
 from variants._mma_backward.numba_seen import numba_seen
 from variants._mma_backward.numba_shares import numba_shares
+from variants._mma_backward.numba_turns import numba_turns
+from variants._tiles.visits import words
 
 ZERO = np.float32(0)
 NOTHING = np.uint32(0)
-load_pair, store_word = load_shared(8), store_shared(4)
+load_pair, load_word, store_word = load_shared(8), load_shared(4), store_shared(4)
 
 
 # PTX ISA: stmatrix, sm_90.
@@ -114,15 +117,21 @@ def copies_anew(head_dim: int, tile: BackwardMmaTile, dtype: str) -> Any:
 
 @functools.cache
 def numba_products(
-    head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool, caps: bool = False
+    head_dim: int,
+    tile: BackwardMmaTile,
+    dtype: str,
+    adds_dQ: bool,
+    spans: bool,
+    caps: bool = False,
+    rule: NumbaRule | None = None,
 ) -> SimpleNamespace:
-    """Device functions for these compile-time parameters. `spans`: arrays hold which rows see a key."""
-    D, BR = head_dim, tile.Br
+    """Device functions. `spans`: arrays hold which rows see a key; `rule`: that of a mask that hides pairs besides."""
+    D, BR, WORDS, HIDES = head_dim, tile.Br, words(tile), rule is not None
     tiles, mma, shares = numba_tiles(D, tile.warps, dtype), numba_mma(dtype), numba_shares(D, tile, adds_dQ, caps)
     ROW_BYTES, multiply_add, packed = tiles.ROW_BYTES, mma.multiply_add, mma.packed
     STEPS, TM, TN, share_of, W_ROW_BYTES = shares.STEPS, shares.TM, shares.TN, shares.share_of, shares.W_ROW_BYTES
     SUM_TILES, SUM_STEPS, SUMS = shares.SUM_TILES, shares.SUM_STEPS, shares.SUMS
-    rows_seeing = numba_seen(spans).rows_seeing
+    rows_seeing, hides_some = numba_seen(spans).rows_seeing, numba_turns(tile, shares.LAG, rule).hides_some
 
     @cuda.jit(device=True, forceinline=True)
     def clear_sums_of_8_columns(j, sums):
@@ -229,6 +238,27 @@ def numba_products(
                 mask_of_keys(P, dS, i, h, int32(first - column), int32(end - column))
 
     @cuda.jit(device=True, forceinline=True)
+    def hide_from_8_rows(j, P, dS, word_at, first_bit):
+        for e in range(2):
+            for i in range(TM):
+                word = load_word(uint32(word_at + ((8 * j + e) * WORDS + (i >> 1)) * 4))
+                seen = uint32(word) >> uint32(first_bit + (i & 1) * 16)
+                for h in range(2):
+                    if (seen >> uint32(8 * h)) & uint32(1) == uint32(0):
+                        P[i, j, 2 * h + e], dS[i, j, 2 * h + e] = ZERO, ZERO
+
+    hide_from_rows = unrolled(TN, hide_from_8_rows)
+
+    # The same where a mask hides pairs besides limits. The first key in P is the tile's `key`, the first row its `row`.
+    @cuda.jit(device=True, forceinline=True)
+    def hide(P, dS, hidden, key, row):
+        if HIDES and hides_some(hidden):
+            lane = uint32(thread_index() & 31)
+            lane_row = uint32(uint32(row) + (lane & uint32(3)) * uint32(2))
+            word_at = uint32(hidden.bits + (lane_row * uint32(WORDS) + (uint32(key) >> uint32(5))) * uint32(4))
+            hide_from_rows(P, dS, word_at, uint32((uint32(key) & uint32(31)) + (lane >> uint32(2))))
+
+    @cuda.jit(device=True, forceinline=True)
     def store_weights_of_16_rows(s, W_lane, W):
         for i in range(TM):
             x = W[s, i, 0], W[s, i, 1], W[s, i, 2], W[s, i, 3]
@@ -263,6 +293,7 @@ def numba_products(
         add_handed_Wt_Y=add_handed_Wt_Y,
         round_weights=round_weights,
         mask=mask,
+        hide=hide,
         store_weights=store_weights,
         gather=gather,
     )

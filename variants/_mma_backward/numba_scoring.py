@@ -14,6 +14,7 @@ from numba.cuda import libdevice
 from variants._features.numba_dropout import numba_dropout
 from variants._features.numba_dropout_fragments import kept_in_keys
 from variants._features.numba_scores import numba_scores
+from variants._features.numba_tile_order import NumbaRule
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
     LOG2_E,
@@ -70,15 +71,17 @@ def numba_scoring(
     spans: bool,
     drops: bool,
     terms: tuple[str, ...] = (),
+    rule: NumbaRule | None = None,
 ) -> SimpleNamespace:
-    """`score` and `sum_handed` for these compile-time parameters; `terms`: as for `numba_scores`."""
+    """`score` and `sum_handed` for these compile-time parameters; `terms`: as for `numba_scores`; `rule`: a mask's that
+    hides pairs besides limits."""
     caps = APPROXIMATE["softcap"] in terms
     shares, seen, tiles = (
         numba_shares(head_dim, tile, adds_dQ, caps),
         numba_seen(spans),
         numba_tiles(head_dim, tile.warps, dtype),
     )
-    products = numba_products(head_dim, tile, dtype, adds_dQ, spans, caps)
+    products = numba_products(head_dim, tile, dtype, adds_dQ, spans, caps, rule)
     BR, ROW_BYTES, lane_in_A, lane_in_K = tile.Br, tiles.ROW_BYTES, tiles.lane_in_A, tiles.lane_in_K
     STEPS, HANDS_WEIGHTS, LAG, STAGES = shares.STEPS, shares.HANDS_WEIGHTS, shares.LAG, shares.STAGES
     KEY_GROUPS, WARP_KEYS, WARP_ROWS = shares.KEY_GROUPS, shares.WARP_KEYS, shares.WARP_ROWS
@@ -88,6 +91,7 @@ def numba_scoring(
     W_ROW_BYTES, W_BYTES = shares.W_ROW_BYTES, shares.W_BYTES
     share_of, Q_tile, L_of, dS_tile = shares.share_of, shares.Q_tile, shares.L_of, shares.dS_tile
     all_see, some_see, mask, store_weights = seen.all_see, seen.some_see, products.mask, products.store_weights
+    hide = products.hide
     multiply_A_Bt, round_weights, clear_weights = products.multiply_A_Bt, products.round_weights, products.clear_weights
     add_kept_Wt_Y, add_handed_Wt_Y = products.add_kept_Wt_Y, products.add_handed_Wt_Y
     add_dS_K = adds_to_dQ(head_dim, tile, dtype) if adds_dQ else None
@@ -148,9 +152,10 @@ def numba_scoring(
     drop = unrolled(TN, drop_of_8_rows)
 
     # Lines 10 to 14: P and dS of the turn's tile. Then lines 12 and 16 for the warp's own keys, or P and dS for other
-    # warps to sum. `all_seen`: whether every row sees every key, and all of K_j is finite.
+    # warps to sum. `all_seen`: whether every row sees every key, and all of K_j is finite; `hidden`: which
+    # pairs a mask hides besides.
     @cuda.jit(device=True, forceinline=True)
-    def score(sums, block, turn, all_seen):
+    def score(sums, block, turn, all_seen, hidden):
         stage, W_tile = int32(uint32(turn.number) % uint32(STAGES)), dS_tile(block.chip, turn.number)
         end = unknown(int32(WARP_ROWS)) if WARP_ROWS > ROWS_AT_ONCE else int32(WARP_ROWS)
         for beyond in range(int32(0), end, int32(ROWS_AT_ONCE)):
@@ -193,6 +198,7 @@ def numba_scoring(
                     multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), factor(block.dropout), marks)
                 if not by_all:
                     mask(S, dP, block.seeing, key, row)
+                hide(S, dP, hidden, warps_key, above)
                 round_weights(P, S)
                 drop(P, marks)
                 round_weights(dS, dP)

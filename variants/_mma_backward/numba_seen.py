@@ -105,7 +105,7 @@ class Turn(NamedTuple):
 
 
 @functools.cache
-def numba_turns(rows: int, lag: int) -> SimpleNamespace:
+def run_of_turns(rows: int, lag: int) -> SimpleNamespace:
     """All tiles of `rows` rows with one that sees a key of the block, of all heads that share the keys.
 
     `numbers`: where in shared memory three of them are noted, read anew each time: sums want the registers.
@@ -127,7 +127,7 @@ def numba_turns(rows: int, lag: int) -> SimpleNamespace:
 
     # By one thread. Rows first to end - 1 see the block's keys.
     @cuda.jit(device=True, forceinline=True)
-    def note(numbers, first, end, heads):
+    def note(numbers, first, end, heads, order, q_len):
         tile = int32(uint32(first) // uint32(BR))
         tiles = int32(int32(uint32(end + BR - 1) // uint32(BR)) - tile) if first < end else int32(0)
         store_word(numbers, uint32(int32(heads * tiles) + LAG) if tiles > 0 else NOTHING)
@@ -150,4 +150,38 @@ def numba_turns(rows: int, lag: int) -> SimpleNamespace:
         row = int32((end_row(numbers) if is_first else turn.first_row) - BR)
         return Turn(int32(turn.number - 1), int32(turn.head - is_first), row)
 
-    return SimpleNamespace(count=count, first_row=first_row, note=note, scores=scores, after=after, before=before)
+    # Limits alone hide pairs.
+    @cuda.jit(device=True, forceinline=True)
+    def room():
+        return ()
+
+    @cuda.jit(device=True, forceinline=True)
+    def pairs(numbers, bits, turn):
+        return ()
+
+    @cuda.jit(device=True, forceinline=True)
+    def hides_some(hidden):
+        return False
+
+    @cuda.jit(device=True, forceinline=True)
+    def compute(hidden, bits, numbers, turn, block, order):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_entry(numbers, turn, order, q_len):
+        pass
+
+    return SimpleNamespace(
+        NUMBERS=3,
+        count=count,
+        first_row=first_row,
+        note=note,
+        scores=scores,
+        after=after,
+        before=before,
+        room=room,
+        pairs=pairs,
+        hides_some=hides_some,
+        compute=compute,
+        copy_entry=copy_entry,
+    )

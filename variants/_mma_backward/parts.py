@@ -24,7 +24,7 @@ def part_sizes(tile: BackwardMmaTile, head_dim: int, caps: bool) -> tuple[int, i
 
 
 def scored_parts(schedule: MmaBackwardSchedule) -> int:
-    """Return how many parts are scored, of all heads and sequences: those in which some row may see a key.
+    """Return how many parts are scored, of all heads and sequences: those in which some row has a key in its run.
 
     A tile of which every row sees every key is scored whole.
     """
@@ -34,9 +34,9 @@ def scored_parts(schedule: MmaBackwardSchedule) -> int:
     for sequence, row_block in np.ndindex(schedule.first_tiles.shape):
         first_row = int(schedule.first_rows[row_block])
         rows = first_row + np.arange(0, tile.Br, part_rows)[:, None]
-        for j in range(schedule.first_tiles[sequence, row_block], schedule.end_tiles[sequence, row_block]):
+        for j in np.flatnonzero(schedule.visited[sequence, row_block]).tolist():
             first_key = j * tile.Bc
-            if _all_see(schedule, sequence, first_row, first_key):
+            if not schedule.mixed[sequence, row_block, j] and _all_see(schedule, sequence, first_row, first_key):
                 total += rows.size * (tile.Bc // part_keys)
             else:
                 keys = first_key + np.arange(0, tile.Bc, part_keys)

@@ -113,6 +113,30 @@ __device__ __forceinline__ void mask(Scores &P, Scores &dS, const RowsOfKey &see
         }
 }
 
+// The same where a mask hides pairs besides limits. The first key in P is the tile's `key`, the first row its `row`.
+__device__ __forceinline__ void hide(Scores &, Scores &, const AllTiles::Pairs &, int, int) {}
+
+template <class HiddenPairs>
+__device__ __forceinline__ void hide(Scores &P, Scores &dS, const HiddenPairs &hidden, int key, int row)
+{
+    if (!hidden.hides_some()) return;
+    const int lane = thread_anew() % 32;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const unsigned *const of_row = hidden.bits()[row + 8 * j + lane % 4 * 2 + e];
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+                const unsigned seen = of_row[key / 32 + i / 2] >> (key % 32 + i % 2 * 16 + lane / 4);
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    if (!(seen >> 8 * h & 1)) P[i][j][2 * h + e] = dS[i][j][2 * h + e] = 0.0f;
+                }
+            }
+        }
+}
+
 // A fragment of A -> the rows that load_matrices takes it from (PTX ISA: stmatrix, sm_90).
 __device__ __forceinline__ void store_matrices(unsigned address, const unsigned (&x)[4])
 {

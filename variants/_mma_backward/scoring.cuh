@@ -70,8 +70,10 @@ __device__ __forceinline__ void weigh(Scores &S, Scores &dP, const float *L_lane
 }
 
 // Lines 10 to 14: P and dS of the turn's tile. Then lines 12 and 16 for the warp's own keys, or P and dS for other warps to sum.
-// `all_seen`: whether every row sees every key, and all of K_j is finite.
-__device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block, const Turn &turn, bool all_seen)
+// `all_seen`: whether every row sees every key, and all of K_j is finite; `hidden`: which pairs a mask hides besides.
+template <class HiddenPairs>
+__device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block, const Turn &turn, bool all_seen,
+                                      const HiddenPairs &hidden)
 {
     const int thread = thread_anew(), lane = thread % 32, warp = thread / 32;
     const int warps_key = warp % KEY_GROUPS * WARP_KEYS, key = block.first_key + warps_key;
@@ -111,6 +113,7 @@ __device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block,
                 multiply_P(dP, S, D_lane + above, block.dropout.factor(), kept);
             }
             if (!by_all) mask(S, dP, block.seeing, key, row);
+            hide(S, dP, hidden, warps_key, above);
             round_weights(P, S);
             drop(P, kept);
             round_weights(dS, dP);

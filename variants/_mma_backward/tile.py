@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
 from harness import PlanError, Problem
 from variants._features import has_spans
@@ -16,6 +17,7 @@ from variants._mma import (
 )
 from variants._tiles import Tile, blocks
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
+from variants._tiles.visits import noted_bytes
 
 KEEPING_WARPS = 4
 """Maximum warps of a block that keep P and dS of their own keys. In larger blocks half sum dV and half dK."""
@@ -107,17 +109,44 @@ def default_owning_keys(head_dim: int) -> BackwardMmaTile:
     return BackwardMmaTile(Br=32, Bc=64, warps=8)
 
 
-def tiles_owning_keys(problem: Problem) -> list[dict[str, int]]:
-    """The default first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`."""
-    d, default = problem.head_dim, default_owning_keys(problem.head_dim)
+def tile_of(problem: Problem) -> BackwardMmaTile:
+    """The tile of a problem unless another one is given: `default_owning_keys`, with fewer rows where it does not fit.
+
+    It does not beyond 64 elements where both runs of rows and bits of a tile are in shared memory: documents under a
+    mask of blocks, or under FlashMask.
+    """
+    default = default_owning_keys(problem.head_dim)
+    return default if fits_on_chip(problem, default) else replace(default, Br=WARP_ROWS)
+
+
+def numba_tile_of(problem: Problem) -> BackwardMmaTile:
+    """`tile_of` in Numba: 32 rows where a row sees no run of keys; with 64, registers spill."""
+    tile = tile_of(problem)
+    return tile if problem.mask.is_run else replace(tile, Br=WARP_ROWS)
+
+
+def tiles_owning_keys(
+    problem: Problem, tile_of: Callable[[Problem], BackwardMmaTile] = tile_of
+) -> list[dict[str, int]]:
+    """`tile_of(problem)` first, then every other tile whose registers and shared memory suffice for `blocks_per_sm`.
+
+    Where a row sees no run of keys, none has more rows than the first one.
+    """
+    d, default = problem.head_dim, tile_of(problem)
 
     def fits(tile: BackwardMmaTile) -> bool:
-        kept = 2 * INT32_BYTES * tile.Bc if has_spans(problem) else 0  # which rows see each key
-        shared_bytes = tile.blocks_per_sm * (tile.shared_bytes(d) + kept + STATIC_BYTES + RESERVED_BYTES)
-        return tile.suits(d) and tile.part(d) <= LARGEST_PART and shared_bytes <= SHARED_BYTES_PER_SM
+        few_rows = problem.mask.is_run or tile.Br <= default.Br
+        return few_rows and tile.suits(d) and tile.part(d) <= LARGEST_PART and fits_on_chip(problem, tile)
 
     sizes = (BackwardMmaTile(Br, Bc, warps) for Br in CHOICES[0] for Bc in CHOICES[1] for warps in CHOICES[2])
     return [asdict(tile) for tile in (default, *(tile for tile in sizes if tile != default and fits(tile)))]
+
+
+def fits_on_chip(problem: Problem, tile: BackwardMmaTile) -> bool:
+    """Whether shared memory suffices for `blocks_per_sm`, with which rows see each key and the bits of a mixed tile."""
+    runs_bytes = 2 * INT32_BYTES * tile.Bc if has_spans(problem) else 0
+    kept_bytes = runs_bytes + noted_bytes(problem, tile) + STATIC_BYTES + RESERVED_BYTES
+    return bool(tile.blocks_per_sm * (tile.shared_bytes(problem.head_dim) + kept_bytes) <= SHARED_BYTES_PER_SM)
 
 
 def row_bytes(head_dim: int) -> int:

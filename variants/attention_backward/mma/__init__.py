@@ -20,12 +20,16 @@ fragments, 4 N_q d bytes where N_q is a multiple of 16 and d of 8:
 
 where an atomic reads and writes, and of keys also ALiBi's slope, once for the rows and keys that a warp scores at once.
 Where there are sinks, a last launch reads lse and D, and writes a number per head. Of K and V, tiles that no row sees a
-key of are left out. Where the mask is no band, of keys reads 8 N_k per K/V head besides, which rows see each key. All
-other copies are runs of consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
+key of are left out. Where the mask is no band, of keys reads 8 N_k per K/V head besides, which rows see each key. Under
+masks of blocks and FlashMask, a launch lists the tiles of rows that each K_j meets, and J_i leaves out the others
+(_tiles/visits.py): one thread of a block reads how many there are, and each of them once per query head. All other
+copies are runs of consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,40 +53,53 @@ from variants._mma_backward import (
     running_shape,
 )
 from variants._mma_backward.parts import scored_parts
-from variants._mma_backward.tile import BackwardMmaTile, default_owning_keys, tiles_owning_keys
+from variants._mma_backward.tile import BackwardMmaTile, numba_tile_of, tile_of, tiles_owning_keys
 from variants._tiles import Tile
 from variants._tiles.backward import Claims, sum_of_launches
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
+from variants._tiles.visits import FEATURES as LISTED_FEATURES
+from variants._tiles.visits import Visits, cuda_listing, numba_listing
 
 
 def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
-    """CUDA kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
+    """CUDA kernels that compute D, then all gradients, round dQ, sum those of sinks, and list tiles."""
     prepare, rounding = (end_kernel(problem, name, adds_dQ=True) for name in ("prepare", "round"))
-    return prepare, keys_kernel(problem, tile, adds_dQ=True), rounding, *cuda_sink_kernels(problem)
+    of_keys, of_sinks = keys_kernel(problem, tile, adds_dQ=True), cuda_sink_kernels(problem)
+    return prepare, of_keys, rounding, *of_sinks, *cuda_listing(problem, tile, mirrored=True)
 
 
 def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
-    """Numba kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
+    """Numba kernels that compute D, then all gradients, round dQ, sum those of sinks, and list tiles."""
     from variants._mma_backward.numba_ends import end_kernels
     from variants._mma_backward.numba_keys import keys_kernel as numba_keys_kernel
 
     ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True)
     of_keys = numba_keys_kernel(problem, tile, adds_dQ=True)
-    return ends.bwd_mma_prepare, of_keys, ends.bwd_mma_round, *numba_sink_kernels(problem)
+    of_sinks, listing = numba_sink_kernels(problem), numba_listing(problem, tile, mirrored=True)
+    return ends.bwd_mma_prepare, of_keys, ends.bwd_mma_round, *of_sinks, *listing
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
 
 
-def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
-    """Three launches, and one more with sinks; `tile` is `default_owning_keys(head_dim)` unless given."""
-    p, tile = problem, tile or default_owning_keys(problem.head_dim)
-    prepare, of_keys, rounding, *of_sinks = kernels(p, tile)
+TileOf = Callable[[Problem], BackwardMmaTile]
+
+
+def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None, tile_of: TileOf = tile_of) -> Plan:
+    """Three launches, and one more with sinks; `tile` is `tile_of(problem)` unless given.
+
+    Where a row sees no run of keys, tiles are listed before these.
+    """
+    p, tile = problem, tile or tile_of(problem)
+    prepare, of_keys, rounding, *others = kernels(p, tile)
+    of_sinks, listing = others[: p.sinks], others[p.sinks :]
+    visits = Visits(MmaBackwardSchedule(p, tile), mirrored=True)
     round_args = ("dQ", np.int32(p.q_len), np.float32(p.tau), gradient_of_Q(added=True).argument)
     return Plan(
         launches=(
+            *visits.launches(listing),
             prepare_launch(p, prepare, adds_dQ=True),
             keys_launch(p, of_keys, tile, adds_dQ=True),
             end_launch(p, rounding, round_args, tiles=1),
@@ -92,45 +109,54 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
             Buffer("L", p.lse_shape, "float32"),
             Buffer("D", p.lse_shape, "float32"),
             Buffer(RUNNING, running_shape(p), "float32"),
+            *visits.buffers,
         ),
     )
 
 
-def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
+def claim(problem: Problem, tile: BackwardMmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
     """The bytes above, at the `sectors` level."""
-    return sum_of_launches(claims(problem, tile))
+    return sum_of_launches(claims(problem, tile or tile_of(problem)))
 
 
 def claims(problem: Problem, tile: BackwardMmaTile | None = None) -> Claims:
     """The bytes of each launch."""
-    s = MmaBackwardSchedule(problem, tile or default_owning_keys(problem.head_dim))
+    tile = tile or tile_of(problem)
+    s = MmaBackwardSchedule(problem, tile)
+    listed_read, listed_written = s.list_traffic(tile.warps)
     ends = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
     rows_read, rows_written = prepare_bytes(problem)
     running_bytes, added_bytes = ends.running_bytes.sum(), (s.visits * s.running_bytes).sum()
     keys_read = (s.visits * 2 * (s.copied_Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum() + added_bytes
-    keys_read += s.key_limit_bytes.sum() + term_bytes(problem, scored_parts(s))
+    keys_read += s.key_limit_bytes.sum() + term_bytes(problem, scored_parts(s)) + listed_read
     return Claims(
         prepare=(rows_read, rows_written + running_bytes),
-        of_keys=(keys_read, added_bytes + 2 * s.K_bytes.sum()),
+        of_keys=(keys_read, added_bytes + 2 * s.K_bytes.sum() + listed_written),
         rounding=(running_bytes, ends.Q_bytes.sum()),
         of_sinks=sink_gradient_bytes(problem),
     )
 
 
+WITH_TILES = {
+    "cupy": (plan, claim, tiles_owning_keys),
+    "numba": tuple(partial(function, tile_of=numba_tile_of) for function in (plan, claim, tiles_owning_keys)),
+}
+"""The functions of each language, with its usual tile."""
+
+
 def register(registry: Registry) -> None:
     """Add `bwd-mma-cupy` and `bwd-mma-numba`."""
-    register_languages(
-        registry,
-        "bwd-mma",
-        "FlashAttention-2 backward on tensor cores: S and dP transposed, dQ summed by atomics",
-        LANGUAGES,
-        plan,
-        claim,
-        tiles_owning_keys,
-        NUMERICS,
-        supports=unsupported_on_tensor_cores,
-        tile_class=BackwardMmaTile,
-        operation="attention-backward",
-        takes=TAKES,
-        deterministic=False,
-    )
+    for language, kernels in LANGUAGES.items():
+        register_languages(
+            registry,
+            "bwd-mma",
+            "FlashAttention-2 backward on tensor cores: S and dP transposed, dQ summed by atomics",
+            {language: kernels},
+            *WITH_TILES[language],
+            NUMERICS,
+            supports=unsupported_on_tensor_cores,
+            tile_class=BackwardMmaTile,
+            operation="attention-backward",
+            takes=TAKES,
+            deterministic=False,
+        )
