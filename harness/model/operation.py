@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from harness.model.array_types import Arrays
 from harness.support.errors import UsageError
 from harness.support.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
     from hypothesis import strategies as st
 
     from harness.model.arithmetic.summation_tree import SummationTree
+    from harness.model.array_types import Arrays, Float64Array
     from harness.model.cases.axes import Axes, ProbedAxis
     from harness.model.cases.build import Build, Builds
     from harness.model.cases.case import Case
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from harness.model.invariance import Change
     from harness.model.numerics import Numerics
     from harness.model.problem import BaseProblem
-
-    Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from tests.mutants.patching import Mutant, Patch
 from tests.mutants.planting import SPLIT, in_kernel
 
 _SPLITTING, _SPLIT_PAGES = "paged_attention/paged_split_kv/kernel.cu", "_paged/split_pages.cuh"
+_POOLS = "_paged/pools.cuh"
 
 
 def _in_splits(
@@ -26,7 +27,7 @@ def _in_lean(bug: str, cuda: tuple[str, str], numba: tuple[str, str], *, sanitiz
 _PAGES = (
     *in_kernel(
         "paged", "page of the neighbour",
-        ("(size_t)pages[first_key / PAGE] * kv_heads", "(size_t)(pages[first_key / PAGE] ^ 1) * kv_heads"),
+        ("pages[first_key / PAGE], kv_heads", "pages[first_key / PAGE] ^ 1, kv_heads"),
         ("page = table[sequence, first_key // PAGE]", "page = table[sequence, first_key // PAGE] ^ 1"),
     ),
     *in_kernel(
@@ -41,7 +42,7 @@ _PAGES = (
     ),
     *in_kernel(
         "paged", "first tile of a page for all of it",
-        ("(page_row + first_key % PAGE) * D", "page_row * D"),
+        ("row_of_page = first_key % PAGE;", "row_of_page = 0;"),
         ("(first_key & MASK) % PAGE", "0"),
     ),
     *in_kernel(
@@ -62,13 +63,13 @@ _PAGES = (
     ),
     *in_kernel(
         "paged", "key/value head 0 for all",
-        ("* kv_heads + kv_head) * PAGE", "* kv_heads) * PAGE"),
+        ("* kv_heads + kv_head) * PAGE", "* kv_heads) * PAGE", _POOLS),
         ("K[page & MASK, kv_head]", "K[page & MASK, 0]"),
         (None, ("V[page & MASK, kv_head]", "V[page & MASK, 0]")),
     ),
     *in_kernel(
         "paged", "V of another key/value head",
-        ("V + first_of_tile", "V + (first_of_tile + (kv_head + 1 < kv_heads ? PAGE * D : 0))"),
+        ("rows_of_place(V, place, kv_head", "rows_of_place(V, place + (kv_head + 1 < kv_heads ? PAGE : 0), kv_head"),
         ("V[page & MASK, kv_head]", "V[page & MASK, min(kv_head + 1, V.shape[1] - 1)]"),
     ),
 )  # fmt: skip
@@ -112,8 +113,7 @@ _ROWS = (
     ),
 )  # fmt: skip
 _SPLITS = (
-    _in_splits("page of the neighbour", "(size_t)pages[key / PAGE", "(size_t)(1 ^ pages[key / PAGE",
-               ("- first_page] * kv_heads", "- first_page]) * kv_heads"), file=_SPLIT_PAGES),
+    _in_splits("page of the neighbour", "(pool, pages[key / PAGE", "(pool, 1 ^ pages[key / PAGE", file=_SPLIT_PAGES),
     _in_splits("first page of a split wrong", "table_len + first_page,", "table_len,"),
     _in_splits("page size off by one", "pages[key / PAGE - first_page]",
                "pages[max(key / (PAGE + 1) - first_page, 0)]", file=_SPLIT_PAGES),
@@ -125,7 +125,7 @@ _SPLITS = (
                file=_SPLIT_PAGES, sanitize=True),
     _in_splits("splits read before they are written", "    wait_for_splits();\n", "", sanitize=True),
     _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE",
-               file=_SPLIT_PAGES),
+               file=_POOLS),
     _in_splits("last page past the length", "end = keys.end - copied_key;", "end = BC;", file=SPLIT),
     _in_splits("length rounded up to pages", "kv_len = found.kv_len;",
                "kv_len = (found.kv_len + PAGE - 1) / PAGE * PAGE;"),
@@ -187,7 +187,7 @@ _LEAN = (
     ),
     *_in_lean(
         "key/value head of another",
-        ("(size_t)kv_head * PAGE", "(size_t)(kv_heads - 1) * PAGE"),
+        ("PlaceOfHead<Pool>::of(kv_head)", "PlaceOfHead<Pool>::of(kv_heads - 1)"),
         ("+ uint64(keys.kv_head)", "+ uint64(keys.kv_heads - uint32(1))"),
     ),
     *_in_lean(

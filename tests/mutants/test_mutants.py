@@ -16,7 +16,7 @@ from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from tests.fuzzed_variants import edited, refuses
-from tests.mutants import backward_layouts, layouts, lean, paged, ring, stored_keys, widths
+from tests.mutants import backward_layouts, layouts, lean, paged, pool_layouts, ring, stored_keys, widths
 from tests.mutants.catalogue import EQUIVALENT, FAMILIES, MUTANTS
 from tests.mutants.harness_mutants import HARNESS_MUTANTS, ROOT, failing_tests
 from tests.mutants.patching import VARIANTS, Patch, digest_of, files_of, mutated_variant, patched_files
@@ -35,6 +35,7 @@ def test_names_are_unique_and_every_bug_is_in_each_backend():
     # A Numba kernel gets arrays that know their strides. Only CUDA kernels overlap segments. Bugs of stored keys are
     # spread over kernels.
     of_types = (*layouts.IN_TYPES, *widths.IN_TYPES, *ring.OF_STRIDES, *backward_layouts.IN_STRIDES)
+    of_types += pool_layouts.IN_ONE_LANGUAGE
     in_one = (*of_types, *lean.IN_SEGMENTS, *paged.IN_ONE_LANGUAGE, *stored_keys.MUTANTS)
     for mutant in mutants:
         if mutant in in_one:

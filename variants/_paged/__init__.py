@@ -26,6 +26,8 @@ KV_DTYPE_FEATURE = "kv_dtype"
 """Feature in `takes` of a variant whose kernels take K and V in 8 bits with scales."""
 SEQUENCES = (("_paged", "sequences.cuh"),)
 """CUDA file of kernels that divide keys among blocks."""
+STRIDED_POOLS = (("_features", "layout.cuh"), ("_paged", "strided_pools.cuh"))
+"""CUDA files of pools whose pages have strides."""
 SPLIT_PAGES = (*SEQUENCES, ("_paged", "split_pages.cuh"))
 """CUDA files of kernels whose blocks own a split of a sequence's keys."""
 
@@ -149,25 +151,39 @@ def window(problem: PagedProblem) -> Feature:
 def pool(problem: PagedProblem) -> Feature:
     """Return how K and V are stored, a type that K and V themselves have as arguments (`pools`)."""
     chosen = "SameAsQ" if problem.kv_dtype is None else "ScaledE4m3"
-    return Feature("Pool", chosen, (), (("_paged", "pools.cuh"),))
+    files: Files = (("_paged", "pools.cuh"),)
+    if not problem.layout.is_dense:
+        chosen, files = f"StridedPool<{chosen}, {rows_aligned_to(problem)}>", (*files, *STRIDED_POOLS)
+    return Feature("Pool", chosen, (), files)
+
+
+def rows_aligned_to(problem: PagedProblem) -> int | None:
+    """Return the number of elements, at most 16 bytes, at whose multiples rows of K and V begin; None if dense."""
+    return None if problem.layout.is_dense else problem.row_alignment_bytes // problem.kv_itemsize_bytes
 
 
 def pools(problem: PagedProblem) -> tuple[Any, Any]:
-    """Return the kernel's arguments K and V: each with its scales if it is stored in 8 bits."""
-    return ("K", "V") if problem.kv_dtype is None else (("K", "K_scale"), ("V", "V_scale"))
+    """Return the kernel's arguments K and V: each with its scales if it is stored in 8 bits, then with its strides."""
+    stored: tuple[Any, Any] = ("K", "V") if problem.kv_dtype is None else (("K", "K_scale"), ("V", "V_scale"))
+    if problem.layout.is_dense:
+        return stored
+    K, V = (tuple(map(np.int64, problem.tensor(name).strides[:-1])) for name in "KV")
+    return (stored[0], K), (stored[1], V)
 
 
 def tiles_of_pool(problem: PagedProblem) -> Files:
-    """Return the CUDA file of tiles whose elements are not stored as Q's are, which follows those of splits.py."""
-    return () if problem.kv_dtype is None else (("_paged", "e4m3_tiles.cuh"),)
+    """Return the CUDA files of tiles that are not stored as Q's, or not as one run, which follow those of splits.py."""
+    e4m3 = () if problem.kv_dtype is None else (("_paged", "e4m3_tiles.cuh"),)
+    return (*e4m3, *(() if problem.layout.is_dense else (("_paged", "strided_key_tiles.cuh"),)))
 
 
 def key_copy(problem: PagedProblem) -> TileCopy:
     """Return how tiles of K and V are brought on chip by kernels of splits.py: rows are whole lines there."""
-    d = problem.head_dim
+    d, aligned = problem.head_dim, rows_aligned_to(problem)
     if problem.kv_dtype is None:
-        return tile_copy(d)
-    return TileCopy(d, 1, 16 if d % 16 == 0 else 8, 128 * blocks(d, 128), swizzled=True)
+        return tile_copy(d, aligned)
+    at_once = 16 if d % 16 == 0 else 8
+    return TileCopy(d, 1, min(at_once, aligned or at_once), 128 * blocks(d, 128), swizzled=True)
 
 
 def scale_bytes(problem: PagedProblem, readers: int) -> int:

@@ -26,10 +26,11 @@ struct KeysOfPages : FirstKey<Window> {
 
     __device__ __forceinline__ int first_tile(int warp) const { return first_tile_from(split_first + warp * BC, WARPS * BC); }
     __device__ __forceinline__ int tile_after(int key) const { return key + WARPS * BC; }
-    __device__ __forceinline__ size_t element_of_key(int key) const
+    __device__ __forceinline__ auto rows_from(const Pool &pool, int key) const
     {
-        return (((size_t)pages[key / PAGE - first_page] * kv_heads + kv_head) * PAGE + key % PAGE) * D;
+        const size_t place = place_of_page(pool, pages[key / PAGE - first_page], kv_heads, kv_head);
+        return rows_of_place(pool, place, kv_head, key % PAGE);
     }
-    __device__ __forceinline__ auto K(int key) const { return elements(K_pages) + element_of_key(key); }
-    __device__ __forceinline__ auto V(int key) const { return elements(V_pages) + element_of_key(key); }
+    __device__ __forceinline__ auto K(int key) const { return rows_from(K_pages, key); }
+    __device__ __forceinline__ auto V(int key) const { return rows_from(V_pages, key); }
 };

@@ -67,13 +67,7 @@ class Layout:
                 f"layout {self.order}: its gap is {self.gap!r}; it has to be a whole number of at least 0"
             )
         for name, strides in self.strides:
-            if len(strides) != AXES:
-                raise ProblemError(f"layout: strides of {name} are {strides}; give (batch, head, row, element)")
-            if strides[-1] != 1:
-                raise ProblemError(
-                    f"layout: the last axis of {name} has stride {strides[-1]}, and kernels need 1; make a copy whose "
-                    "last axis is dense, such as x.contiguous()"
-                )
+            checked_strides(name, strides)
         names = tuple(name for name, _ in self.strides)
         if self.order == STRIDES and names not in (TENSORS, (*TENSORS, *GRADIENTS)):
             raise ProblemError(
@@ -130,17 +124,12 @@ class Layout:
         if self.order == STRIDES:
             own = dict(self.strides)
             strides = own.get(name) or own[name[-1]]
-            return Placement(name, _extent(shape, strides), 0, strides)
-        batch, heads, rows, head_dim = shape
-        row = head_dim + self.gap
-        if self.order == BHSD:
-            strides = (heads * rows * row, rows * row, row, 1)
-            return Placement(name, batch * strides[0], 0, strides)
+            return Placement(name, extent(shape, strides), 0, strides)
         is_packed = self.order == QKV and name[-1] != "O"
-        token = (3 if is_packed else 1) * heads * row
-        strides = (rows * token, row, token, 1)
-        buffer, first = (name[:-1] + QKV.upper(), "QKV".index(name[-1]) * heads * row) if is_packed else (name, 0)
-        return Placement(buffer, batch * strides[0], first, strides)
+        strides = strides_in_order(self.order, shape, self.gap, 3 if is_packed else 1)
+        of_heads = shape[1] * (shape[3] + self.gap)
+        buffer, first = (name[:-1] + QKV.upper(), "QKV".index(name[-1]) * of_heads) if is_packed else (name, 0)
+        return Placement(buffer, shape[0] * strides[0], first, strides)
 
     def why_invalid(self, shapes: Mapping[str, Shape]) -> str | None:
         """Return the reason why a problem with these shapes of its tensors cannot have this layout, or None."""
@@ -207,14 +196,19 @@ def parse_layout(text: str) -> Layout:
     """Return the layout for a text, such as `bshd`, `qkv+8` or `bshd/bhsd`. Raises `ProblemError`."""
     words = text.strip()
     if words.startswith(f"{STRIDES}:"):
-        parts = [_STRIDES.fullmatch(word) for word in words.removeprefix(f"{STRIDES}:").split(",")]
-        given = {part[1]: tuple(map(int, part[2].split("/"))) for part in parts if part}
-        if None in parts or not set(TENSORS) <= set(given):
+        given = parsed_strides(words)
+        if given is None or not set(TENSORS) <= set(given):
             raise ProblemError(f"layout {_short(words)} is not {SPELLING}")
         return Layout.of_strides(**given)
     own, separator, of_gradients = words.partition("/")
     gradients = _named_layout(of_gradients, words) if separator else None
     return dataclasses.replace(_named_layout(own, words), gradients=gradients)
+
+
+def parsed_strides(words: str) -> dict[str, tuple[int, ...]] | None:
+    """Return the strides of each tensor in a text such as `strides:K=32/16/8/1,V=32/16/8/1`; None if it is no such."""
+    parts = [_STRIDES.fullmatch(word) for word in words.removeprefix(f"{STRIDES}:").split(",")]
+    return None if None in parts else {part[1]: tuple(map(int, part[2].split("/"))) for part in parts if part}
 
 
 def _named_layout(text: str, words: str) -> Layout:
@@ -235,6 +229,30 @@ def as_layout(layout: object) -> Layout:
     raise ProblemError(f"layout is {layout!r}; it has to be a Layout, or text such as 'bshd'")
 
 
+def checked_strides(name: str, strides: Sequence[int], outermost: str = "batch") -> None:
+    """Raise `ProblemError` unless these are strides of (`outermost`, head, row, element) with a dense last axis."""
+    if len(strides) != AXES:
+        raise ProblemError(f"layout: strides of {name} are {strides}; give ({outermost}, head, row, element)")
+    if strides[-1] != 1:
+        raise ProblemError(
+            f"layout: the last axis of {name} has stride {strides[-1]}, and kernels need 1; make a copy whose last "
+            "axis is dense, such as x.contiguous()"
+        )
+
+
+def strides_in_order(order: str, shape: Shape, gap: int = 0, together: int = 1) -> tuple[int, int, int, int]:
+    """Return the strides of an array of this shape in an order of `ORDERS`, with `gap` elements behind every row.
+
+    Except for `bhsd`, each token has the heads of so many tensors `together`.
+    """
+    _, heads, rows, head_dim = shape
+    row = head_dim + gap
+    if order == BHSD:
+        return (heads * rows * row, rows * row, row, 1)
+    token = together * heads * row
+    return (rows * token, row, token, 1)
+
+
 def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether elements of an array may share a place: along some axis, a step is shorter than what lies within it."""
     end = 1
@@ -245,8 +263,8 @@ def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return False
 
 
-def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last."""
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the number of elements from the first to the last."""
     return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
 
 

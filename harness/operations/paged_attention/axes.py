@@ -17,9 +17,11 @@ from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
 from harness.model.spread import FAR
 from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES, term_edits
+from harness.operations.attention.problem import LAYOUT
 from harness.operations.paged_attention import eight_bits
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
+from harness.operations.paged_attention.pool_layout import FAR as FAR_LAYOUTS
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.support.override import override
 
@@ -180,7 +182,15 @@ class PagedAxes(NamedAxes):
         problem = PagedProblem(
             lengths=lengths, heads=2, kv_heads=2, head_dim=head_dim, dtype=dtype, page_size=size, far=FAR
         )
-        return (Case(problem, seed=seed, tile=build.tile),)
+        cases = [Case(problem, seed=seed, tile=build.tile)]
+        strided = next((each for each in builds if LAYOUT in each.features), None)
+        if strided is not None:
+            own = strided.having((LAYOUT,))
+            lengths = (own.page_size + own.tile_keys // 2, own.page_size // 2)
+            sizes = {"head_dim": own.head_dim, "dtype": own.dtype, "page_size": own.page_size, "lengths": lengths}
+            strided_problems = (problem.with_fields(**sizes, layout=layout) for layout in FAR_LAYOUTS)
+            cases += [Case(each, seed=seed, tile=own.tile) for each in strided_problems]
+        return tuple(cases)
 
     def _lengths(self, build: PagedBuild, name: str, batch: int, most: int, rng: random.Random) -> tuple[int, ...]:
         """One of each sequence, the first whatever it costs; what would bring all beyond `most` keys is in a page."""

@@ -17,15 +17,17 @@ from harness.operations.attention.cases.build import (
     head_dim_class,
     keys_at_once,
 )
+from harness.operations.attention.problem import LAYOUT
 from harness.operations.paged_attention.chunks import PLAIN_ROWS, Q_LENGTHS
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE, why_invalid
+from harness.operations.paged_attention.pool_layout import DRAWN as LAYOUTS
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import WINDOW
 from harness.support.override import override
 
 PLAIN_LENGTHS = (40, 7)
 PLAIN_WINDOW = 8
-FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS), KV_DTYPE, Q_LENGTHS)
+FEATURES = (WINDOW, *(term.field for term in PagedProblem.TERMS), KV_DTYPE, LAYOUT, Q_LENGTHS)
 """Fields that are compile-time parameters of kernels; also features that a variant may list in `takes`."""
 
 
@@ -47,6 +49,7 @@ class PagedBuild(HeadBuild):
         fields |= {WINDOW: PLAIN_WINDOW} if WINDOW in self.features else {}
         fields |= {KV_DTYPE: E4M3} if KV_DTYPE in self.features else {}
         fields |= {Q_LENGTHS: PLAIN_ROWS} if Q_LENGTHS in self.features else {}
+        fields |= {LAYOUT: LAYOUTS[0]} if LAYOUT in self.features else {}
         return PagedProblem(
             lengths=PLAIN_LENGTHS, heads=2, kv_heads=1, head_dim=self.head_dim, dtype=self.dtype,
             page_size=self.page_size, **fields,
@@ -93,6 +96,7 @@ class PagedBuild(HeadBuild):
         size, tile = self.page_size, self.tile_keys
         edges = (0, 1, size // 2, size - 1, size, 2 * size + 1, tile - 1, tile, tile + 1, 2 * tile + 5, 2**20)
         fields |= {WINDOW: pick(edges)} if WINDOW in self.features else {}
+        fields |= {LAYOUT: pick(LAYOUTS)} if LAYOUT in self.features else {}
         return fields | ({KV_DTYPE: E4M3} if KV_DTYPE in self.features else {})
 
     def drawn_rows(self, pick: Pick, lengths: Sequence[int], q_len: int, most_pairs: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from harness.model.operation import (
 from harness.model.spread import in_powers
 from harness.operations.attention.cases.build import TILE_NAMES
 from harness.operations.attention.mistakes.known_mistakes import forward_hints
+from harness.operations.attention.problem import LAYOUT
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import FEATURES, builds_of
 from harness.operations.paged_attention.chunks import CU_SEQLENS_Q, Q_LENGTHS, rows_in_words, rows_of_starts
@@ -155,6 +156,8 @@ def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
         return [lengths_in_words(problem.lengths)]
     if name == "window":
         return [] if problem.window is None else [f"window {problem.window}"]
+    if name == LAYOUT:
+        return [] if problem.layout.is_dense else [f"layout {problem.layout}"]
     if name in FEATURES:
         return [term.in_words(problem) for term in problem.terms if term.field == name]
     if name == KV_DTYPE:
@@ -204,7 +207,7 @@ OPERATION = Operation(
     tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
     hints=lambda problem, output: forward_hints(problem.tau, output),
-    settings=("window", "scale", *(term.field for term in PagedProblem.TERMS if term.inputs_follow)),
+    settings=("window", "scale", LAYOUT, *(term.field for term in PagedProblem.TERMS if term.inputs_follow)),
     further_inputs=dict.fromkeys(SCALES.values(), FurtherInput(KV_DTYPE, E4M3, kv_dtype_of_scales, decides_dtypes=True))
     | {CU_SEQLENS_Q: FurtherInput(Q_LENGTHS, (1,), rows_of_starts)}
     | {

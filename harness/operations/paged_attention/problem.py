@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option, require_extents
 from harness.model.spread import FAR, elements_apart, in_powers
+from harness.operations.attention.layout import STRIDES, alignment_bytes
+from harness.operations.attention.problem import LAYOUT, VECTOR_BYTES
 from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import TERMS_OF_HEADS, HeadScoreFields
 from harness.operations.attention.sizes import checked_scale, require_groups
@@ -20,6 +22,14 @@ from harness.operations.paged_attention.chunks import (
     rows_in_words,
 )
 from harness.operations.paged_attention.eight_bits import KV_DTYPES, SCALES, why_invalid
+from harness.operations.paged_attention.pool_layout import (
+    DENSE,
+    POOL_LAYOUT_HELP,
+    POOLS,
+    PoolLayout,
+    as_pool_layout,
+    parse_pool_layout,
+)
 from harness.operations.paged_attention.sequences import (
     DTYPES,
     PAGE_SIZES,
@@ -110,8 +120,9 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     each.
 
     After Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv
-    2309.06180. Pages have FlashInfer's HND layout, so that the rows of a page that a head reads are contiguous and
-    start at a sector boundary. In vLLM's layout for FlashAttention (NHD), a head would read single rows.
+    2309.06180. `layout` says where the elements of K and V lie. By default pages have FlashInfer's HND layout, so that
+    the rows of a page that a head reads are contiguous and start at a sector boundary. In vLLM's layout for
+    FlashAttention (NHD), a head reads single rows.
 
     Raises `ProblemError` if a field is invalid or the fields contradict each other.
     """
@@ -133,10 +144,13 @@ class PagedProblem(HeadScoreFields, PagedSizes):
     )  # fmt: skip
     """Distance in elements between the first and the last page of the pool that kernels get (`spread`). 0: kernels get
     this problem."""
+    layout: PoolLayout = option(DENSE, POOL_LAYOUT_HELP, metavar="LAYOUT", parse=parse_pool_layout, default_text="hnd")
+    """Where the elements of K and V lie, as a `PoolLayout` or as text, such as `kv-nhd`. Arrays keep their axes."""
     in_use: tuple[int, int] | None = None
     """Pages in use and their rows in use, if a given page table shares pages in another way than `prefix` does."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layout", as_pool_layout(self.layout))
         require_extents(self, "kv_heads", "head_dim")
         self._check_sequences()
         reason = None if self.kv_dtype is None else why_invalid(self.kv_dtype, self.dtype, self.head_dim)
@@ -148,6 +162,10 @@ class PagedProblem(HeadScoreFields, PagedSizes):
             raise ProblemError(f"window is {window!r}; it has to be a whole number of at least 0")
         self._check_terms()
         object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
+        if (reason := self.layout.why_invalid(self.kv_shape)) is not None:
+            raise ProblemError(reason)
+        if self.far and self.layout.order == STRIDES:
+            raise ProblemError("far cannot be combined with strides, whose pages may lie in any order; name a layout")
 
     @property
     def group(self) -> int:
@@ -172,10 +190,11 @@ class PagedProblem(HeadScoreFields, PagedSizes):
         packed = self.q_lengths is not None
         placed = {name: placed_by_token(name, self.q_shape) for name in "QO"} if packed else {}
         stored = self.dtype if self.kv_dtype is None else KV_DTYPES[self.kv_dtype]
+        places = self.layout.placements(self.kv_shape)
         return (
             Tensor("Q", self.q_shape, self.dtype, INPUT, rows, placed.get("Q")),
-            Tensor("K", self.kv_shape, stored, INPUT, pool),
-            Tensor("V", self.kv_shape, stored, INPUT, pool),
+            Tensor("K", self.kv_shape, stored, INPUT, pool, places["K"]),
+            Tensor("V", self.kv_shape, stored, INPUT, pool, places["V"]),
             Tensor("table", self.table_shape, "int32", INPUT, ("sequence", "place")),
             Tensor("lengths", (self.sequences,), "int32", INPUT, ("sequence",)),
             *((Tensor(CU_SEQLENS_Q, (self.sequences + 1,), "int32", INPUT, ("sequence",)),) if packed else ()),
@@ -184,6 +203,16 @@ class PagedProblem(HeadScoreFields, PagedSizes):
             Tensor("O", self.q_shape, self.dtype, OUTPUT, rows, placed.get("O")),
             Tensor("lse", self.lse_shape, "float32", OPTIONAL_OUTPUT, rows[:3]),
         )
+
+    @property
+    @override
+    def features(self) -> tuple[str, ...]:
+        return (*super().features, *(() if self.layout.is_dense else (LAYOUT,)))
+
+    @property
+    def row_alignment_bytes(self) -> int:
+        """The largest power of two, up to 16 bytes, at whose multiples all rows of K and V begin."""
+        return alignment_bytes((self.tensor(name) for name in POOLS), VECTOR_BYTES)
 
     @property
     def scales(self) -> tuple[Tensor, ...]:
@@ -208,22 +237,17 @@ class PagedProblem(HeadScoreFields, PagedSizes):
         window = () if self.window is None else (WINDOW,)
         stored = () if self.kv_dtype is None else (f"K and V in {self.kv_dtype}",)
         packed = () if self.q_lengths is None else (Q_LENGTHS,)
-        return (
-            self.dtype,
-            *stored,
-            *packed,
-            self.head_dim,
-            f"pages of {self.page_size}",
-            *window,
-            *self.score_features,
-        )
+        aligned = () if self.layout.is_dense else (f"rows at multiples of {self.row_alignment_bytes} bytes",)
+        features = (*window, *self.score_features, *aligned)
+        return (self.dtype, *stored, *packed, self.head_dim, f"pages of {self.page_size}", *features)
 
     @property
     @override
     def size_class(self) -> tuple[Hashable, ...]:
         """Order of magnitude of each size; the lengths count as their maximum and their sum."""
         sizes = (self.sequences * self.kv_heads, self.group * self.q_len, max(self.lengths), sum(self.lengths))
-        return (*self.build_key, *(size.bit_length() for size in sizes))
+        layout = () if self.layout.is_dense else (self.layout.text,)
+        return (*self.build_key, *layout, *(size.bit_length() for size in sizes))
 
     @property
     def flops(self) -> int:
@@ -240,6 +264,7 @@ class PagedProblem(HeadScoreFields, PagedSizes):
         rules = "" if self.window is None else f", window {self.window}"
         rules += "".join(f", {term.in_words(self)}" for term in self.terms)
         stored = "" if self.kv_dtype is None else f" with K and V in {self.kv_dtype}"
+        rules += "" if self.layout.is_dense else f", layout {self.layout}"
         apart = f", pages {in_powers(self.far)} elements apart" if self.far else ""
         shared = f", the first {self.prefix} shared" if any(self.shared_pages) else ""
         return (
@@ -250,8 +275,10 @@ class PagedProblem(HeadScoreFields, PagedSizes):
 
     @override
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values; window, score terms, `kv_dtype` and `q_lengths` only if there are some."""
-        fields = super().to_fields()
+        """Return the fields as JSON values; optional features, from `window` to `layout`, only if there are some."""
+        fields = super().to_fields() | {"layout": self.layout.text}
+        if self.layout.is_dense:
+            del fields["layout"]
         terms = {term.field: fields.pop(term.field) for term in self.TERMS}
         for name in ("window", "kv_dtype", Q_LENGTHS):
             if fields[name] is None:

@@ -10,10 +10,13 @@ from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.problem import LARGEST_EXTENT
 from harness.model.spread import in_powers, nearer_than
+from harness.operations.attention.problem import LAYOUT
 from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PLAIN_WINDOW, PagedBuild
 from harness.operations.paged_attention.chunks import Q_LENGTHS, rows_in_words
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE
+from harness.operations.paged_attention.pool_layout import DENSE
+from harness.operations.paged_attention.pool_layout import DRAWN as LAYOUTS
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import WINDOW, PagedPool, lengths_in_words
 
@@ -41,6 +44,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         sum(p.rows),
         p.prefix != 0,
         len(builds.of(case).features),
+        p.layout.complexity,
         LARGEST_EXTENT if p.window is None else p.window,
         (p.pages is not None) + (p.table_len is not None),
         p.scale != default_scale(p.head_dim),
@@ -79,6 +83,9 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
                 yield changed(case, window=window)
     if p.kv_dtype is not None:
         yield changed(case, kv_dtype=None)
+    if not p.layout.is_dense:
+        for plainer in p.layout.simplified():
+            yield changed(case, layout=plainer)
     for term in p.terms:
         yield changed(case, **{term.field: term.off})
     for field, plain in (("prefix", 0), ("pages", None), ("table_len", None), ("scale", None)):
@@ -128,6 +135,7 @@ def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] 
     takes += [] if p.kv_dtype is None else [f"K and V in {p.kv_dtype}"]
     takes += [] if p.window is None else [f"a window of {p.window} keys"]
     takes += [term.in_words(p) for term in p.terms]
+    takes += [] if p.layout.is_dense else [f"layout {p.layout}"]
     takes.append(f"pages of {p.page_size}")
     if p.table_len is not None:
         takes.append(f"a table of {p.table_len} places")
@@ -218,6 +226,7 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         scale=None if p.scale == default_scale(p.head_dim) else p.scale,
         kv_dtype=E4M3 if KV_DTYPE in plainer.features else None,
         **_rows_with(p, Q_LENGTHS in plainer.features),
+        layout=DENSE if LAYOUT not in plainer.features else LAYOUTS[0] if p.layout.is_dense else p.layout,
         window=(PLAIN_WINDOW if p.window is None else p.window) if WINDOW in plainer.features else None,
         **{
             term.field: (getattr(p, term.field) if term in p.terms else term.plain)

@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.operations.attention.layout import GRADIENTS, TENSORS, Layout
+from harness.operations.paged_attention.pool_layout import PoolLayout
 from harness.studies.run.user_arrays import Given
 from harness.support.errors import UsageError
 
@@ -67,12 +68,12 @@ def in_kind_of(array: Any, output: np.ndarray) -> Any:
     return output
 
 
-def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout:
+def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout | PoolLayout:
     """Return the layout in which kernels get Q, K and V as these arrays lie, and write O with its axes in Q's order.
 
-    If O and dO are given, too, they are taken as they lie, and dQ, dK and dV lie like Q, K and V. Strides are those
-    within each array; kernels get each in a buffer of its own. Raises `UsageError` or `ProblemError` if there is no
-    such layout.
+    If there is a page table, it is that of a pool: K and V are taken as they lie, and Q is copied. If O and dO are
+    given, too, they are taken as they lie, and dQ, dK and dV lie like Q, K and V. Strides are those within each array;
+    kernels get each in a buffer of its own. Raises `UsageError` or `ProblemError` if there is no such layout.
     """
     named = {name: array for name, array in arrays.items() if name in (*TENSORS, *GRADIENTS)}
     strides = {name: _element_strides(name, array) for name, array in named.items()}
@@ -81,6 +82,8 @@ def layout_of(arrays: Mapping[str, np.ndarray], axes_left_out: int) -> Layout:
             f"layout={IN_PLACE!r} needs arrays (batch, heads, len, head_dim); add axes, or leave it out: copies are "
             "C-contiguous"
         )
+    if "table" in arrays:
+        return PoolLayout.of_strides(K=strides["K"], V=strides["V"])
     if "O" in strides:
         return Layout.of_strides(**strides, **{f"d{name}": strides[name] for name in "QKV"})
     order = sorted(range(3), key=lambda axis: strides["Q"][axis], reverse=True)

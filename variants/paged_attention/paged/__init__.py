@@ -35,7 +35,17 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
-from variants._features import BAND_FEATURES, SCORE_FEATURES, arguments, factor, scores, sink, sink_bytes, term_bytes
+from variants._features import (
+    BAND_FEATURES,
+    LAYOUT_FEATURE,
+    SCORE_FEATURES,
+    arguments,
+    factor,
+    scores,
+    sink,
+    sink_bytes,
+    term_bytes,
+)
 from variants._mma.splits import slope_sectors
 from variants._paged import (
     FLOAT32_BYTES,
@@ -44,7 +54,10 @@ from variants._paged import (
     key_bytes,
     limits,
     of_every_warp,
+    pool,
+    pools,
     row_tiles,
+    rows_aligned_to,
     unsupported,
     window,
 )
@@ -57,6 +70,7 @@ from variants._paged.chunks import (
     start_bytes,
     with_equal_rows,
 )
+from variants._paged.strided_bytes import depends_on_pages, element_copy, pool_bytes
 from variants._tiles import BLOCK, WARPS, Tile, blocks
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
 
@@ -79,12 +93,12 @@ Kernel = Callable[[PagedProblem, Tile], Any]
 
 def cupy_kernels(problem: PagedProblem, tile: Tile) -> Any:
     """The CUDA kernel."""
-    from variants._tiles.rawkernel import SIZES, tiles_kernel
+    from variants._tiles.rawkernel import SIZES, STRIDED, tiles_kernel
 
-    sizes = {**SIZES, "PAGE": problem.page_size}
-    chosen = limits(problem), scores(problem), sink(problem), window(problem), chunks(problem)
-    headers = ragged_tiles(problem)
-    return tiles_kernel("paged_attention/paged", "paged", problem, tile, chosen, sizes, headers=headers)
+    p, sizes, is_strided = problem, {**SIZES, "PAGE": problem.page_size}, not problem.layout.is_dense
+    chosen = limits(p), scores(p), sink(p), window(p), pool(p), chunks(p)
+    headers = (*(STRIDED if is_strided else ()), *ragged_tiles(p))
+    return tiles_kernel("paged_attention/paged", "paged", p, tile, chosen, sizes, is_strided, headers)
 
 
 def numba_kernels(problem: PagedProblem, tile: Tile) -> Any:
@@ -93,22 +107,26 @@ def numba_kernels(problem: PagedProblem, tile: Tile) -> Any:
 
     p = problem
     chosen = in_numba(p, tile.Br, tile.Bc)
-    return paged_kernel(p.head_dim, tile, p.dtype, p.page_size, chosen, p.window is not None, p.q_lengths is not None)
+    features = p.window is not None, rows_aligned_to(p), p.q_lengths is not None
+    return paged_kernel(p.head_dim, tile, p.dtype, p.page_size, chosen, *features)
 
 
 def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Plan:
     """One launch; `tile` is the first of `tiles(problem)` unless given."""
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
     lengths = (chunks_argument(p), np.int32(p.table_shape[1]))
-    arrays = ("Q", "K", "V", "table", "lengths", "O", "lse")
+    K_and_V = pools(p) if kernel is cupy_kernels else ("K", "V")  # Numba's arrays know their strides
+    arrays = ("Q", *K_and_V, "table", "lengths", "O", "lse")
     args = (*arrays, *lengths, np.int32(p.group), np.float32(factor(p)), *arguments((limits(p), scores(p), sink(p))))
     launch = Launch(kernel(p, sizes), (row_tiles(p, sizes.Br), p.kv_heads, p.sequences), BLOCK, args)
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
 
 
-def claim(problem: PagedProblem, tile: Sizes | None = None) -> Traffic:
-    """The bytes above, at the `sectors` level."""
+def claim(problem: PagedProblem, tile: Sizes | None = None) -> Traffic | None:
+    """The bytes above, at the `sectors` level; None in a layout in which they depend on which pages the table names."""
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
+    if depends_on_pages(p, element_copy(p)):
+        return None
     blocks_of_rows = row_tiles(p, sizes.Br) * p.kv_heads * p.sequences
     read = start_bytes(p, WARPS, blocks_of_rows) + sum(_bytes_of_keys(each, sizes) for each in with_equal_rows(p))
     widths = (p.head_dim, p.itemsize_bytes), (1, FLOAT32_BYTES)
@@ -126,12 +144,16 @@ def _bytes_of_keys(problem: PagedProblem, sizes: Tile) -> int:
     first_tile = np.minimum(packed.firsts, ends) // sizes.Bc * sizes.Bc
     keys = np.minimum(blocks(ends, sizes.Bc) * sizes.Bc, packed.lengths) - first_tile
     pages = blocks(ends, p.page_size) - first_tile // p.page_size
-    fetched = 2 * key_bytes(p, keys, sizes.Bc) + of_every_warp(WARPS) * (1 + pages)
+    entries = p.kv_heads * of_every_warp(WARPS) * (1 + pages).sum()
+    if p.layout.is_dense:
+        fetched = 2 * p.kv_heads * key_bytes(p, keys, sizes.Bc)
+    else:
+        fetched = pool_bytes(p, first_tile, first_tile + keys, sizes.Bc, element_copy(p))
     # A warp has 4 rows of every 16.
     runs = [(row, row + 3) for row in range(0, blocks(sizes.Br, 16) * 16, 4)]
     heads = np.arange(p.kv_heads, dtype=np.int64)[:, None]
     readers = p.sequences * int(slope_sectors(p, heads, packed.first_rows, runs).sum())
-    return p.kv_heads * int(fetched.sum()) + term_bytes(p, readers) + sink_bytes(p, readers)
+    return int(entries + fetched.sum()) + term_bytes(p, readers) + sink_bytes(p, readers)
 
 
 def tiles(problem: PagedProblem) -> list[dict[str, int]]:
@@ -160,7 +182,7 @@ def register(registry: Registry) -> None:
                 supports=unsupported,
                 claim=claim,
                 tiles=tiles,
-                takes=(*BAND_FEATURES, *SCORE_FEATURES, Q_LENGTHS_FEATURE),
+                takes=(*BAND_FEATURES, *SCORE_FEATURES, LAYOUT_FEATURE, Q_LENGTHS_FEATURE),
                 invariant_to=("batch", "padding"),
                 numerics=NUMERICS,
             )

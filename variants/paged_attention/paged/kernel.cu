@@ -1,13 +1,13 @@
 // PagedAttention with the online softmax: Kwon et al. 2023, arXiv 2309.06180, section 4.1, in tiles as FlashAttention-2
-// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, Scores, Sink, Window and Chunks, types that the
-// plan chooses, are in _features/ and _paged/. The Numba twin is numba_kernel.py.
+// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, Scores, Sink, Window, Chunks and Pool, types
+// that the plan chooses, are in _features/ and _paged/. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides: PAGE (rows of a page), a multiple of BC, so that no tile lies in two pages.
 
 static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
-    const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
+    const stored *__restrict__ Q, const Pool K, const Pool V,
     const int *__restrict__ table, const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse,
     Chunks chunks, int table_len, int group, float tau, Limits limits, Scores scores, Sink sink)
 {
@@ -56,18 +56,19 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     const auto run = limits.of_sequence(sequence, q_len, kv_len);
     const int end_by_first = run.end(first_query), end_by_last = run.end(last_query);
     const int first_tile = Window::first(run, first_query) / BC * BC;
-    size_t page_row = 0;
+    size_t place = 0;
     for (int first_key = first_tile; first_key < end_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
 
         // Where the tile lies: the table says it of each page once.
         if (first_key % PAGE == 0 || (first_tile != 0 && first_key == first_tile))
-            page_row = ((size_t)pages[first_key / PAGE] * kv_heads + kv_head) * PAGE;
-        const size_t first_of_tile = (page_row + first_key % PAGE) * D;
+            place = place_of_page(K, pages[first_key / PAGE], kv_heads, kv_head);
+        const int row_of_page = first_key % PAGE;
+        const auto K_rows = rows_of_place(K, place, kv_head, row_of_page), V_rows = rows_of_place(V, place, kv_head, row_of_page);
 
         // Load K_j, once no thread reads V_(j-1) any more.
         __syncthreads();
-        load_tile<BC>(KV_tile, K + first_of_tile, keys);
+        load_tile<BC>(KV_tile, K_rows, keys);
         __syncthreads();
 
         // S = tau Q K_j^T.
@@ -107,7 +108,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
 
         // Load V_j, once no thread reads K_j any more.
         __syncthreads();
-        load_tile<BC>(KV_tile, V + first_of_tile, keys);
+        load_tile<BC>(KV_tile, V_rows, keys);
         __syncthreads();
 
         // O = O + P V_j.

@@ -15,7 +15,7 @@ from variants._features.numba_features import NumbaFeatures
 from variants._paged.numba_chunks import numba_chunks
 from variants._paged.numba_window import numba_window
 from variants._tiles import Tile
-from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_strided_tiles import layout_copies
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
     MASK,
@@ -65,11 +65,16 @@ def paged_kernel(
     page_size: int,
     features: NumbaFeatures,
     has_window: bool,
-    ragged: bool = False,
+    aligned: int | None,
+    ragged: bool,
 ) -> Any:
-    """The kernel for these compile-time parameters; Bc divides the page, so that no tile lies in two of them."""
+    """The kernel for these compile-time parameters; Bc divides the page, so that no tile lies in two of them.
+
+    `aligned`: the elements at whose multiples rows of K and V begin; None if pools are dense. `ragged`: whether sequences
+    have different numbers of query rows.
+    """
     D, BR, BC, PAGE = head_dim, tile.Br, tile.Bc, page_size
-    load_tile, _ = copies(D, dtype)
+    load_key_tile, _ = layout_copies(D, dtype, aligned)
     chunk_of, chunk_has, rows_of, load_rows, store_rows, stat_of = numba_chunks(ragged, D, dtype)
     tiles = numba_tiles(head_dim, tile, features)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
@@ -142,7 +147,7 @@ def paged_kernel(
 
             # Load K_j, once no thread reads V_(j-1) any more.
             cuda.syncthreads()
-            load_tile(KV_tile, BC, K[page & MASK, kv_head], row_of_page, keys)
+            load_key_tile(KV_tile, BC, K[page & MASK, kv_head], row_of_page, keys)
             cuda.syncthreads()
 
             # S = tau Q K_j^T.
@@ -173,7 +178,7 @@ def paged_kernel(
 
             # Load V_j, once no thread reads K_j any more.
             cuda.syncthreads()
-            load_tile(KV_tile, BC, V[page & MASK, kv_head], row_of_page, keys)
+            load_key_tile(KV_tile, BC, V[page & MASK, kv_head], row_of_page, keys)
             cuda.syncthreads()
 
             # O = O + P V_j.

@@ -65,6 +65,7 @@ from variants._mma.splits import (
     splits_kernel,
 )
 from variants._paged import INT32_BYTES, SEQUENCES, WARP_LANES, PackedRows, row_tiles
+from variants._paged.strided_bytes import depends_on_pages, pool_bytes
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
@@ -107,7 +108,7 @@ def numba_paged_lean(problem: PagedProblem) -> Any:
     p, sizes = problem, sizes_for(problem.head_dim, _output_tiles(problem))
     return paged_lean_kernel(
         p.head_dim, slots(p.head_dim), p.dtype, sizes["BLOCKS_PER_SM"], sizes["OUTPUT_TILES"], p.page_size,
-        _paged.in_numba(p, BR, BC), p.window is not None, p.kv_dtype,
+        _paged.in_numba(p, BR, BC), p.window is not None, p.kv_dtype, _paged.rows_aligned_to(p),
     )  # fmt: skip
 
 
@@ -135,8 +136,11 @@ def plan(
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"), *part_buffers(grid, p.head_dim)))
 
 
-def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic:
-    """The bytes above, at the `sectors` level."""
+def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic | None:
+    """The bytes above, at the `sectors` level; None in a layout in which they depend on which pages the table names."""
+    copy_of_keys = _paged.key_copy(problem)
+    if depends_on_pages(problem, copy_of_keys):
+        return None
     p, d, copy, packed = problem, problem.head_dim, tile_copy(problem.head_dim), PackedRows(problem, BR)
     tiles = len(packed.rows)
     segments = Segments.of(_of_all(p), _fewest(p, tile))
@@ -148,8 +152,12 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     begin = (first_seen // LEAN_TILE + segments.behind) * LEAN_TILE
     end_key = np.minimum(begin + segments.lean_tiles * LEAN_TILE, packed.ends[sequence, number])
     first_key = np.maximum(begin, first_seen)
-    keys = key_bytes(d, np.zeros_like(first), first_key, end_key, _paged.key_copy(p))
-    read = copy.bytes(first * d, rows * d).sum() + 2 * keys.sum()
+    if p.layout.is_dense:
+        fetched = 2 * key_bytes(d, np.zeros_like(first), first_key, end_key, copy_of_keys)
+    else:
+        of_heads = pool_bytes(p, first_key, np.maximum(first_key, end_key), BC, copy_of_keys)
+        fetched = np.take_along_axis(of_heads, (head % p.kv_heads)[None], axis=0)
+    read = copy.bytes(first * d, rows * d).sum() + fetched.sum()
     read += _paged.scale_bytes(p, WARPS * len(first))
     read += _entry_bytes(p, sequence, begin, first_key, end_key) + _length_bytes(p, segments.block, sequence)
     own_head, first_row = head % p.kv_heads, packed.first_rows[number]
@@ -242,7 +250,12 @@ def register(registry: Registry) -> None:
                 supports=supports,
                 claim=claim,
                 tiles=tiles,
-                takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES, _paged.KV_DTYPE_FEATURE),
+                takes=(
+                    *features.BAND_FEATURES,
+                    *features.SCORE_FEATURES,
+                    _paged.KV_DTYPE_FEATURE,
+                    features.LAYOUT_FEATURE,
+                ),
                 invariant_to=(),  # the rest of the batch moves the cuts between blocks
                 numerics=NUMERICS,
             )

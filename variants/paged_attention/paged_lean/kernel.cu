@@ -8,13 +8,13 @@
 
 static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 
-typedef decltype(elements(Pool())) Elements;
+typedef decltype(elements(Pool()) + 0) Head;
 
 // Keys of a head from lean tile to lean tile, up to `end`. The warp's lanes hold the pages of its next 32 tiles: lane n that of
 // the tile that begins with key from + n LEAN_TILE.
 struct KeysOfPages : FirstKey<Window> {
-    Elements K_head, V_head;  // in the pool's first page
-    const int *entries;       // of the sequence's pages
+    Head K_head, V_head;  // in the pool's first page
+    const int *entries;   // of the sequence's pages
     int begin, end, kv_heads;
     int from = -32 * LEAN_TILE, page = 0;
 
@@ -26,11 +26,11 @@ struct KeysOfPages : FirstKey<Window> {
         from = key;
         page = own < end ? __ldg(entries + own / PAGE) : 0;
     }
-    __device__ __forceinline__ Elements source(bool of_V, int key)
+    __device__ __forceinline__ auto source(bool of_V, int key)
     {
         if (key - from >= 32 * LEAN_TILE) expect(key);
         const int page_of_key = __shfl_sync(0xffffffff, page, (key - from) / LEAN_TILE);
-        return (of_V ? V_head : K_head) + ((size_t)page_of_key * kv_heads * PAGE + key % PAGE) * D;
+        return rows_of_head(chosen(of_V, V_head, K_head), page_of_key, kv_heads, key % PAGE);
     }
 };
 
@@ -105,7 +105,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_lean(
         const int first = Window::first(limits.of_sequence(sequence, q_len, segment.kv_len), first_query(segment.tile));
         const int first_key = (first / LEAN_TILE + (int)(segment.at - segment.begin)) * LEAN_TILE;
         const int end_key = min((first / LEAN_TILE + (int)(segment.to - segment.begin)) * LEAN_TILE, segment.tile.end);
-        const size_t of_head = (size_t)kv_head * PAGE * D;
+        const size_t of_head = PlaceOfHead<Pool>::of(kv_head);
         return KeysOfPages{FirstKey<Window>(max(first_key, first)), elements(K) + of_head, elements(V) + of_head,
                            table + (size_t)sequence * table_len, first_key, end_key, kv_heads};
     };

@@ -50,8 +50,8 @@ from variants._mma.numba_split_attention import (
     split_attention,
 )
 from variants._mma.splits import BC, BR
-from variants._paged.numba_e4m3_tiles import numba_pools
 from variants._paged.numba_sequences import lanes_before, seen_by_queries
+from variants._paged.numba_strided_pools import strided_pools
 
 INT32_BYTES = 4
 AHEAD = 32 * LEAN_TILE
@@ -69,6 +69,9 @@ class KeysOfPages(NamedTuple):
     K_pages: Any
     """Address of the first page of K; and below, of V."""
     V_pages: Any
+    K_strides: Any
+    """Of (page, head, row) of K, in bytes, empty if its pages are dense; and below, of V."""
+    V_strides: Any
     entries: Any
     """Address of the table's entries of the sequence's pages."""
     begin: Any
@@ -86,8 +89,8 @@ def tile_after(keys, key):
     return int32(key + LEAN_TILE)
 
 
-def keys_of_pages(row_bytes: int, page_size: int, has_window: bool) -> KeyFunctions:
-    """Device functions for keys in pages of `page_size` rows."""
+def keys_of_pages(row_bytes: int, page_size: int, has_window: bool, is_strided: bool) -> KeyFunctions:
+    """Device functions for keys in pages of `page_size` rows, whose pages are dense or have strides."""
     PAGE = page_size
 
     @cuda.jit(device=True, forceinline=True)
@@ -104,7 +107,7 @@ def keys_of_pages(row_bytes: int, page_size: int, has_window: bool) -> KeyFuncti
         return int32(key + LEAN_TILE) if has_window and int32(key + BC) <= keys.first else key
 
     @cuda.jit(device=True, forceinline=True)
-    def row_of_key(keys, key):
+    def page_of_key(keys, key):
         held = keys.held
         if int32(key - held[0]) >= AHEAD:
             held[0] = key
@@ -112,8 +115,11 @@ def keys_of_pages(row_bytes: int, page_size: int, has_window: bool) -> KeyFuncti
             held[1] = 0
             if own < keys.end:
                 held[1] = int32(load_entry(keys.entries + uint64(uint32(own) // uint32(PAGE)) * uint64(INT32_BYTES)))
-        page = cuda.shfl_sync(ALL_LANES, held[1], int32(uint32(key - held[0]) // uint32(LEAN_TILE)))
-        in_pages = uint64(page) * uint64(keys.kv_heads) + uint64(keys.kv_head)
+        return cuda.shfl_sync(ALL_LANES, held[1], int32(uint32(key - held[0]) // uint32(LEAN_TILE)))
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_of_key(keys, key):
+        in_pages = uint64(page_of_key(keys, key)) * uint64(keys.kv_heads) + uint64(keys.kv_head)
         return in_pages * uint64(PAGE) + uint64(uint32(key) % uint32(PAGE))
 
     @cuda.jit(device=True, forceinline=True)
@@ -124,7 +130,22 @@ def keys_of_pages(row_bytes: int, page_size: int, has_window: bool) -> KeyFuncti
     def V(keys, key):
         return keys.V_pages + row_of_key(keys, key) * uint64(row_bytes)
 
-    return KeyFunctions(first_key, skipped, first_tile, tile_after, K, V)
+    @cuda.jit(device=True, forceinline=True)
+    def strided_rows(keys, key, pages, strides):
+        of_head = uint64(keys.kv_head) * strides[1]
+        before = uint64(page_of_key(keys, key)) * strides[0] + of_head
+        return pages + before + uint64(uint32(key) % uint32(PAGE)) * strides[2], strides[2]
+
+    @cuda.jit(device=True, forceinline=True)
+    def strided_K(keys, key):
+        return strided_rows(keys, key, keys.K_pages, keys.K_strides)
+
+    @cuda.jit(device=True, forceinline=True)
+    def strided_V(keys, key):
+        return strided_rows(keys, key, keys.V_pages, keys.V_strides)
+
+    places = (strided_K, strided_V) if is_strided else (K, V)
+    return KeyFunctions(first_key, skipped, first_tile, tile_after, *places)
 
 
 class Sequence(NamedTuple):
@@ -172,15 +193,19 @@ def find_sequence(search, at, lengths, batch, kv_heads, group_rows, q_len, limit
 @functools.cache
 def paged_lean_kernel(
     head_dim: int, slots: int, dtype: str, blocks_per_sm: int, output_tiles: int, page_size: int,
-    features: NumbaFeatures, has_window: bool, kv_dtype: str | None = None,
+    features: NumbaFeatures, has_window: bool, kv_dtype: str | None = None, aligned: int | None = None,
 ) -> Any:  # fmt: skip
-    """The kernel for these compile-time parameters; `output_tiles`: room for their counters."""
-    pools = numba_pools(head_dim, slots, dtype, kv_dtype)
+    """The kernel for these compile-time parameters; `output_tiles`: room for their counters.
+
+    `aligned`: the elements at whose multiples rows of K and V begin; None if pools are dense.
+    """
+    pools = strided_pools(head_dim, slots, dtype, kv_dtype, aligned)
     D, splits, scores_ = head_dim, pools.splits, features.scores
     first_address, times_scale, finish_O = pools.first_address, pools.times_scale, pools.finish_O
     TD, share_rows, of_head = splits.TD, splits.share_rows, scores_.of_head
     seen_functions, seen_of = seen_by_queries(has_window)
-    of_pages = keys_of_pages(pools.row_bytes, page_size, has_window)
+    of_pages = keys_of_pages(pools.row_bytes, page_size, has_window, aligned is not None)
+    strides = pools.strides
     attend_to_split = split_attention(splits, of_pages, seen_functions, scores_.apply, running_maximum(TD))
     finish = numba_equal_runs(splits, dtype, output_tiles, features.sink.logit, features.sink.WEIGHT > 0)
 
@@ -208,6 +233,8 @@ def paged_lean_kernel(
         keys = KeysOfPages(
             first_address(K),
             first_address(V),
+            strides(K),
+            strides(V),
             global_address(table) + uint64(sequence) * row_bytes,
             begin,
             int32(max(begin, first)),

@@ -38,6 +38,7 @@ from variants import _paged
 from variants._features import arguments
 from variants._mma import tile_copy
 from variants._mma.splits import (
+    BC,
     BR,
     SPLITS,
     THREADS_PER_WARP,
@@ -59,6 +60,7 @@ from variants._paged import (
     PackedRows,
     row_tiles,
 )
+from variants._paged.strided_bytes import depends_on_pages, pool_bytes
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, run_bytes
 
@@ -110,9 +112,12 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     )
 
 
-def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic:
-    """The bytes above, at the `sectors` level."""
+def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic | None:
+    """The bytes above, at the `sectors` level; None in a layout in which they depend on which pages the table names."""
     p, split = problem, _split(problem, tile)
+    copy_of_keys = _paged.key_copy(p)
+    if depends_on_pages(p, copy_of_keys):
+        return None
     d, copy, sequence_rows = p.head_dim, tile_copy(p.head_dim), p.heads * p.q_len
     packed = PackedRows(p, BR)
 
@@ -131,8 +136,11 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     entry = sequence[:, None] * p.table_shape[1] + first_page
     entries = np.where(there, (end - 1) // p.page_size - first_page + 1, 0)
     lengths = run_bytes(0, np.minimum(p.sequences, blocks(sequence + 1, WARP_LANES) * WARP_LANES), INT32_BYTES)
-    keys = key_bytes(d, np.zeros_like(first), first, end, _paged.key_copy(p))
-    per_head = 2 * keys + run_bytes(entry, entries, INT32_BYTES) + lengths[:, None]
+    if p.layout.is_dense:
+        fetched = 2 * p.kv_heads * key_bytes(d, np.zeros_like(first), first, end, copy_of_keys)
+    else:
+        fetched = pool_bytes(p, first, end, BC, copy_of_keys)
+    per_head = run_bytes(entry, entries, INT32_BYTES) + lengths[:, None]
     kv_heads = np.arange(p.kv_heads, dtype=np.int64)[:, None]
     slopes = features.term_bytes(p, WARPS * (slope_sectors(p, kv_heads, packed.first_rows) * there[:, None]).sum())
     Q = packed.copied_bytes(copy)[sequence] * there[:, None]
@@ -156,7 +164,9 @@ def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traff
     output_bytes = run_bytes(all_rows * d, d, p.itemsize_bytes).sum() + len(all_rows) * SECTOR_BYTES
     combine += _paged.scale_bytes(p, WARPS * p.kv_heads * int(there.sum()))
 
-    return Traffic(int(p.kv_heads * per_head.sum() + Q.sum() + slopes + combine), int(written.sum() + output_bytes))
+    return Traffic(
+        int(fetched.sum() + p.kv_heads * per_head.sum() + Q.sum() + slopes + combine), int(written.sum() + output_bytes)
+    )
 
 
 def tiles(problem: PagedProblem) -> list[dict[str, int]]:
@@ -197,7 +207,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
-            takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES, _paged.KV_DTYPE_FEATURE),
+            takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES, _paged.KV_DTYPE_FEATURE, features.LAYOUT_FEATURE),
             numerics=NUMERICS,
         )
     )
