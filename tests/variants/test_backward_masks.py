@@ -69,11 +69,11 @@ def kept(pair: tuple[Variant, str]) -> bool:
 
 
 def pairs_of(taken: list[tuple[Variant, str]]) -> list[Any]:
-    """The pairs, thorough unless `kept`; on tensor cores Numba, the slowest to compile, has one of each kind."""
+    """The pairs, thorough unless `kept`; Numba, which takes seconds to compile one, has one of each kind."""
     usual, further = [], []
     for pair in taken:
-        is_sampled = pair[0].name != "bwd-mma-numba" or pair[1] in ("blocks", "FlashMask, causal, terms")
-        (usual if is_sampled else further).append(pair)
+        is_usual = pair[0].backend == "cupy" or pair[1] in ("tiles' edges, terms", "blocks", "FlashMask, causal, terms")
+        (usual if is_usual else further).append(pair)
     return [*thorough_unless(kept, usual), *exhaustive(further)]
 
 

@@ -70,8 +70,8 @@ def paged_kernel(
 ) -> Any:
     """The kernel for these compile-time parameters; Bc divides the page, so that no tile lies in two of them.
 
-    `aligned`: the elements at whose multiples rows of K and V begin; None if pools are dense. `ragged`: whether sequences
-    have different numbers of query rows.
+    `aligned`: the elements at whose multiples rows of K and V begin; None if pools are dense. `ragged`: whether
+    sequences have different numbers of query rows.
     """
     D, BR, BC, PAGE = head_dim, tile.Br, tile.Bc, page_size
     load_key_tile, _ = layout_copies(D, dtype, aligned)
