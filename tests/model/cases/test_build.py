@@ -9,11 +9,7 @@ import pytest
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.operation import operation_named
-from harness.operations.attention.layout import DENSE
-from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT
-from harness.operations.attention.score_terms import TERMS
-
-WITHOUT = {**{term.field: term.off for term in TERMS}, DROPOUT: 0.0, LAYOUT: DENSE}
+from harness.operations.attention.problem import COMPILED_FEATURES, LAYOUT
 
 FEATURES = (*COMPILED_FEATURES, LAYOUT)
 
@@ -24,7 +20,8 @@ def test_a_case_that_loses_its_features_has_a_build(operation: str) -> None:
         for each in (build.with_features(FEATURES, place) for place in range(len(FEATURES) + 2)):
             builds = Builds((each,))
             plain = each.plain_problem
+            without = {field.name: field.default for field in dataclasses.fields(plain)}
             for feature in FEATURES:
                 if getattr(plain, feature, None):
-                    case = Case(dataclasses.replace(plain, **{feature: WITHOUT[feature]}))
+                    case = Case(dataclasses.replace(plain, **{feature: without[feature]}))
                     assert builds.of(case).key == (case.problem.build_key, None)
