@@ -188,8 +188,12 @@ class PagedAxes(NamedAxes):
             own = strided.having((LAYOUT,))
             lengths = (own.page_size + own.tile_keys // 2, own.page_size // 2)
             sizes = {"head_dim": own.head_dim, "dtype": own.dtype, "page_size": own.page_size, "lengths": lengths}
-            strided_problems = (problem.with_fields(**sizes, layout=layout) for layout in FAR_LAYOUTS)
-            cases += [Case(each, seed=seed, tile=own.tile) for each in strided_problems]
+            for layout in FAR_LAYOUTS:
+                strided_problem = problem.with_fields(**sizes, layout=layout)
+                # Pages of both lie at least so far apart, also if those of one are nearer to each other.
+                nearer, farther = sorted(strided_problem.tensor(name).strides[0] for name in "KV")
+                far = -(-FAR // nearer) * farther
+                cases.append(Case(strided_problem.with_fields(far=far), seed=seed, tile=own.tile))
         return tuple(cases)
 
     def _lengths(self, build: PagedBuild, name: str, batch: int, most: int, rng: random.Random) -> tuple[int, ...]:

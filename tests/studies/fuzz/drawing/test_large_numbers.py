@@ -63,9 +63,11 @@ def test_scratch_memory_of_16_bit_builds_has_offsets_that_become_negative(name: 
 
 @pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
 def test_one_table_has_pages_whose_offsets_have_more_than_32_bits(name: str):
-    (problem,) = (case.problem for case in usual_cases(name, 0) if case.problem.far)
-    shape = problem.spread.problem.kv_shape
-    assert (shape[0] - 1) * shape[1] * shape[2] * shape[3] >= 2**32 > 2**31 > shape[0]
+    dense, *strided = (case.problem for case in usual_cases(name, 0) if case.problem.far)
+    assert dense.layout.is_dense and [p.layout.text for p in strided] == ["kv-nhdx3", "hndx3/hndx2"]
+    for problem in (dense, *strided):
+        for pool in (problem.spread.problem.tensor("K"), problem.spread.problem.tensor("V")):
+            assert (pool.shape[0] - 1) * pool.strides[0] >= 2**32 > 2**31 > pool.shape[0]
 
 
 def test_no_offset_has_more_than_32_bits_where_few_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch):
