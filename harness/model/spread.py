@@ -8,7 +8,7 @@ of the entries that are used (`BlockSample`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,16 @@ def require_far(far: object) -> None:
     """Raise `ProblemError` unless `far` is 0 or a valid distance in elements."""
     if isinstance(far, bool) or not isinstance(far, int) or not 0 <= far <= LARGEST_FAR:
         raise ProblemError(f"far is {far!r}; it has to be a number of elements from 0 to {in_powers(LARGEST_FAR)}")
+
+
+def reached_by_all(far: int, strides: Iterable[int]) -> int:
+    """Return the distance to ask for so that entries lie at least `far` elements apart in each of several tensors.
+
+    `strides`: elements from an entry to the next in each tensor, or in proportion to these. The largest tensor reaches
+    the distance that is asked for, and the others less.
+    """
+    nearest, *_, farthest = sorted(strides)
+    return -(-far // nearest) * farthest
 
 
 def nearer_than(far: int) -> tuple[int, ...]:

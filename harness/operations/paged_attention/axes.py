@@ -15,7 +15,7 @@ from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME,
 from harness.model.cases.case import Case, Edit
 from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
-from harness.model.spread import FAR
+from harness.model.spread import FAR, reached_by_all
 from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES, term_edits
 from harness.operations.attention.problem import LAYOUT
 from harness.operations.paged_attention import eight_bits
@@ -190,9 +190,7 @@ class PagedAxes(NamedAxes):
             sizes = {"head_dim": own.head_dim, "dtype": own.dtype, "page_size": own.page_size, "lengths": lengths}
             for layout in FAR_LAYOUTS:
                 strided_problem = problem.with_fields(**sizes, layout=layout)
-                # Pages of both lie at least so far apart, also if those of one are nearer to each other.
-                nearer, farther = sorted(strided_problem.tensor(name).strides[0] for name in "KV")
-                far = -(-FAR // nearer) * farther
+                far = reached_by_all(FAR, (strided_problem.tensor(name).strides[0] for name in "KV"))
                 cases.append(Case(strided_problem.with_fields(far=far), seed=seed, tile=own.tile))
         return tuple(cases)
 

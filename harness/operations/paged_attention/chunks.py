@@ -19,8 +19,6 @@ from harness.support.numbers import whole_number
 
 Q_LENGTHS = "q_lengths"
 """The problem's field, which is also the feature that a variant may list in `takes`."""
-CU_SEQLENS_Q = "cu_seqlens_q"
-"""The input with the first row of each sequence and the number of all rows: int32, (sequences + 1,)."""
 PLAIN_ROWS = (3, 1)
 """Rows of each sequence of the plainest problem with two sequences."""
 MOST_SHOWN = 6

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
+from harness.operations.attention.masks import CU_SEQLENS_Q
 from harness.operations.attention.problem import Problem
-from harness.operations.paged_attention.chunks import CU_SEQLENS_Q
 from harness.operations.paged_attention.eight_bits import draw_scales, stored
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.sequences import PagedPool, PagedSequences

@@ -9,7 +9,8 @@ import numpy as np
 
 from harness.model.cases.property import Arrays
 from harness.model.invariance import BATCH, PADDING, Change, with_rows_before
-from harness.operations.paged_attention.chunks import CU_SEQLENS_Q, Q_LENGTHS
+from harness.operations.attention.masks import CU_SEQLENS_Q
+from harness.operations.paged_attention.chunks import Q_LENGTHS
 from harness.operations.paged_attention.sequences import PagedSequences
 
 PADDINGS = (1, 31)

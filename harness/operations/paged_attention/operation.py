@@ -22,11 +22,12 @@ from harness.model.operation import (
 )
 from harness.model.spread import in_powers
 from harness.operations.attention.cases.build import TILE_NAMES
+from harness.operations.attention.masks import CU_SEQLENS_Q
 from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.attention.problem import LAYOUT
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import FEATURES, builds_of
-from harness.operations.paged_attention.chunks import CU_SEQLENS_Q, Q_LENGTHS, rows_in_words, rows_of_starts
+from harness.operations.paged_attention.chunks import Q_LENGTHS, rows_in_words, rows_of_starts
 from harness.operations.paged_attention.eight_bits import E4M3, KV_DTYPE, SCALES, kv_dtype_of_scales
 from harness.operations.paged_attention.inputs import REGIMES, derived_inputs
 from harness.operations.paged_attention.invariance import changes

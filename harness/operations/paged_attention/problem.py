@@ -10,17 +10,12 @@ from typing import Any, ClassVar
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option, require_extents
 from harness.model.spread import FAR, elements_apart, in_powers
 from harness.operations.attention.layout import STRIDES, alignment_bytes
+from harness.operations.attention.masks import CU_SEQLENS_Q
 from harness.operations.attention.problem import LAYOUT, VECTOR_BYTES
 from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import TERMS_OF_HEADS, HeadScoreFields
 from harness.operations.attention.sizes import checked_scale, require_groups
-from harness.operations.paged_attention.chunks import (
-    CU_SEQLENS_Q,
-    Q_LENGTHS,
-    parse_rows,
-    placed_by_token,
-    rows_in_words,
-)
+from harness.operations.paged_attention.chunks import Q_LENGTHS, parse_rows, placed_by_token, rows_in_words
 from harness.operations.paged_attention.eight_bits import KV_DTYPES, SCALES, why_invalid
 from harness.operations.paged_attention.pool_layout import (
     DENSE,

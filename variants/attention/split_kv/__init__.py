@@ -15,9 +15,8 @@ each row of the second kernel: 32 bytes each, or 64 where 8 rows are of heads wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,18 +101,15 @@ TAKES = (
     features.VARLEN_FEATURE,
     features.V_WIDTH_FEATURE,
 )
-IDEA = "Flash-Decoding, for few query rows: keys split over blocks, grouped heads share them, tensor cores"
-Kernels = Callable[[Problem, int, tuple[Feature, ...]], tuple[Any, Any]]
-KERNELS = {"cupy": cupy_kernels}
 
 
-def plan(problem: Problem, tile: Mapping[str, int] | None = None, *, kernels: Kernels = cupy_kernels) -> Plan:
+def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches; `tile` is the first of `tiles(problem)` unless given."""
     p, split = problem, _split(problem, tile)
     limits, scores, sink, *of_rows = chosen = features_of(p)
     sequences, longest = sequence_extents(p)
     row_tiles, splits = blocks(p.group * longest, BR), _most_splits(p, split)
-    split_kv, combine = kernels(p, split, chosen)
+    split_kv, combine = cupy_kernels(p, split, chosen)
     combine_threads, combine_rows = combine_block(splits, _rows(p))
     grid = (row_tiles * p.kv_heads_count, splits, sequences)
     partial = ("O_split", "l_split", "m_split")
@@ -281,18 +277,17 @@ def supports(problem: Problem) -> str | None:
 
 def register(registry: Registry) -> None:
     """Add `split-kv-cupy`."""
-    for language, kernels in KERNELS.items():
-        registry.add(
-            Variant(
-                name=f"split-kv-{language}",
-                algorithm="split-kv",
-                backend=language,
-                idea=IDEA,
-                plan=partial(plan, kernels=kernels),
-                supports=supports,
-                claim=claim,
-                tiles=tiles,
-                takes=TAKES,
-                numerics=NUMERICS,
-            )
+    registry.add(
+        Variant(
+            name="split-kv-cupy",
+            algorithm="split-kv",
+            backend="cupy",
+            idea="Flash-Decoding, for few query rows: keys split over blocks, grouped heads share them, tensor cores",
+            plan=plan,
+            supports=supports,
+            claim=claim,
+            tiles=tiles,
+            takes=TAKES,
+            numerics=NUMERICS,
         )
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.model.cases.case import Case
 from harness.model.problem import ELEMENT_BYTES
-from harness.model.spread import FAR
+from harness.model.spread import FAR, reached_by_all
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.problem import DROPOUT, LAYOUT, Problem
 
@@ -44,13 +44,13 @@ def far_cases(build: AttentionBuild, seed: int, far: int = FAR) -> tuple[Case, .
     """
     if DROPOUT in build.features:
         return ()
-    shortest_row, longest_row = sorted((build.head_dim, build.v_head_dim or build.head_dim))
+    rows = build.head_dim, build.v_head_dim or build.head_dim
+    shortest_row = min(rows)
     heads = 2 if LAYOUT in build.features else 1
     long = -(-far // ((MOST_SEQUENCES - 1) * heads * shortest_row)) + 1
     # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.
     few = min(build.tile_keys + FEW_ROWS, 2 * shortest_row - 1)
     features = build.drawn_features(lambda values: values[0])
-    far_of_longest = -(-far // shortest_row) * longest_row
     return tuple(
         Case(
             Problem(
@@ -59,7 +59,7 @@ def far_cases(build: AttentionBuild, seed: int, far: int = FAR) -> tuple[Case, .
                 kv_len=kv_len,
                 head_dim=build.head_dim,
                 dtype=build.dtype,
-                far=far_of_longest,
+                far=reached_by_all(far, rows),
                 **features,
             ),
             seed=seed,

@@ -4,7 +4,7 @@
 this package that defines a `Mask` under the name `KIND`; nothing lists them.
 """
 
-from harness.operations.attention.masks.arrays import BLOCKS, END_ROWS, FIRST_ROWS, runs_of_keys
+from harness.operations.attention.masks.arrays import BLOCKS, CU_SEQLENS_Q, END_ROWS, FIRST_ROWS, runs_of_keys
 from harness.operations.attention.masks.mask import (
     NO_MASK,
     Band,
@@ -18,6 +18,6 @@ from harness.operations.attention.masks.parsing import mask_help, mask_kinds, pa
 from harness.operations.attention.masks.rule_of_arrays import Rule, rule_of_arrays
 
 __all__ = [
-    "BLOCKS", "END_ROWS", "FIRST_ROWS", "NO_MASK", "Band", "Integers", "Intersection", "Mask", "Rule", "Visibility",
-    "band_limits", "mask_help", "mask_kinds", "parse_mask", "rule_of_arrays", "runs_of_keys",
+    "BLOCKS", "CU_SEQLENS_Q", "END_ROWS", "FIRST_ROWS", "NO_MASK", "Band", "Integers", "Intersection", "Mask", "Rule",
+    "Visibility", "band_limits", "mask_help", "mask_kinds", "parse_mask", "rule_of_arrays", "runs_of_keys",
 ]  # fmt: skip
