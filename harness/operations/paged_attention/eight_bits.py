@@ -30,6 +30,8 @@ LARGEST = float(ml_dtypes.finfo(ml_dtypes.float8_e4m3fn).max)
 EXPONENTS = (0, -1, 3, 7, 12)
 """Powers of two by which a head's scale exceeds the one that makes its largest element `LARGEST`. With less than 0
 large elements are cut off, with 12 most are subnormal. Scales of heads then differ by up to 2^13."""
+LEAST_SCALE = float(np.finfo(np.float32).tiny)
+"""The least normal number of float32. Kernels that flush subnormal numbers to zero read less than that as 0."""
 SPECIAL_VALUES = (LARGEST, -LARGEST, 2.0**-9, -(2.0**-6), 0.0, -0.0)
 """Stored elements at the ends of the format: the largest, the smallest subnormal and the smallest normal, zeros."""
 
@@ -38,7 +40,7 @@ def draw_scales(rng: np.random.Generator, pool: np.ndarray) -> npt.NDArray[np.fl
     """(kv_heads,): scales with which the pool's finite elements, (pages, kv_heads, page_size, columns), use E4M3."""
     exponents = np.resize(rng.permutation(EXPONENTS), pool.shape[1])
     largest = np.array([_largest(pool[:, head]) for head in range(pool.shape[1])])
-    scales: npt.NDArray[np.float32] = (largest / LARGEST * 2.0**exponents).astype(np.float32)
+    scales: npt.NDArray[np.float32] = np.maximum(largest / LARGEST * 2.0**exponents, LEAST_SCALE).astype(np.float32)
     return scales
 
 
@@ -57,10 +59,11 @@ def multiplied(rows: np.ndarray, scales: npt.NDArray[np.float32]) -> Float64Arra
 
 
 def kv_dtype_of_scales(scales: np.ndarray) -> str:
-    """The problem's `kv_dtype`, given the scales. Raises `UsageError` if one of them is no positive number."""
-    bad = np.flatnonzero(~(np.isfinite(scales) & (scales > 0)).reshape(-1))
+    """The problem's `kv_dtype`, given the scales. Raises `UsageError` if one is not at least `LEAST_SCALE`."""
+    bad = np.flatnonzero(~(np.isfinite(scales) & (scales >= LEAST_SCALE)).reshape(-1))
     if len(bad):
-        raise UsageError(f"the scale of key/value head {bad[0]} is {scales.reshape(-1)[bad[0]]}; it has to be above 0")
+        scale = scales.reshape(-1)[bad[0]]
+        raise UsageError(f"the scale of key/value head {bad[0]} is {scale}; it has to be at least {LEAST_SCALE:.3g}")
     return E4M3
 
 

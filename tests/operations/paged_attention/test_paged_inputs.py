@@ -107,3 +107,9 @@ def test_keys_and_values_in_8_bits_use_the_whole_format_with_scales_that_differ(
         close = np.abs(stored * unit - wide[name]) <= np.abs(wide[name]) / 16 + unit * 2.0**-10
         cut_off = np.abs(stored) == 448
         assert (close | cut_off | np.isnan(stored)).all() and 0 < cut_off.mean() < 0.1
+
+
+def test_scales_of_subnormal_values_are_normal_so_that_flushing_them_loses_nothing():
+    problem = PagedProblem(lengths=(500, 40), heads=5, kv_heads=5, head_dim=64, dtype="bfloat16", kv_dtype="e4m3")
+    inputs = draw_inputs(problem, "subnormal", 1)
+    assert inputs["V_scale"].min() == np.finfo(np.float32).tiny and inputs["V"].astype(np.float32).any()

@@ -255,10 +255,10 @@ def test_scales_say_that_keys_and_values_are_e4m3(tmp_path: Path, kind: str):
         load_arrays(PAGED, paths)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
-def test_scales_are_above_0(tmp_path: Path, scale: float):
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan, 2.0**-127])
+def test_scales_are_normal_numbers_above_0(tmp_path: Path, scale: float):
     paths, scales = saved_in_8_bits(tmp_path, np.ones(IN_PAGES["K"], np.uint8), np.array([1, scale], np.float32))
-    with pytest.raises(UsageError, match=f"the scale of key/value head 1 is {scale}; it has to be above 0"):
+    with pytest.raises(UsageError, match=f"the scale of key/value head 1 is {scale}; it has to be at least 1.18e-38"):
         load_arrays(PAGED, paths, further=scales).problem({})
 
 
