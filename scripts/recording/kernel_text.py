@@ -106,6 +106,7 @@ _PACKAGES = (
     "math",
     "operator",
     "builtins",
+    "collections",
     "functools",
     "typing",
     "ml_dtypes",

@@ -200,6 +200,11 @@ def test_a_cached_function_counts_by_its_text(tmp_path: Path, monkeypatch: pytes
     assert text_of(tmp_path / "after", NUMBA, BESIDE.replace("STRIDE = 32\n", other), monkeypatch) != before
 
 
+def test_types_of_the_standard_library_may_annotate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    beside = BESIDE.replace("STRIDE = 32", "from collections.abc import Callable as STRIDE")
+    assert "collections.abc.Callable" in text_of(tmp_path / "one", NUMBA, beside, monkeypatch)
+
+
 def test_what_cannot_be_told_is_no_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     beside = BESIDE.replace("STRIDE = 32", "STRIDE = object()")
     with pytest.raises(NotUnderstood, match="object"):
