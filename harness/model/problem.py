@@ -224,9 +224,14 @@ class BaseProblem(ABC):
         """Bytes moved if every input is read once and every required output is written once."""
         return self.compulsory_read_bytes + self.compulsory_write_bytes
 
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """Return the names of the fields, in order."""
+        return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+
     def to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON values, for `from_fields`."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in self.field_names()}
 
     def to_short_fields(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values, for `from_fields`."""

@@ -85,6 +85,7 @@ def _require_known(
     command: Command[Any], known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
 ) -> None:
     """Raise `UsageError` for a keyword that is not an option, or for a field that the given problem already sets."""
+    chosen = operation_named(operation)
     hidden = {"format", "output", "plot", "roofline", "watch", "export"}
     for name in said:
         if name in hidden:
@@ -92,6 +93,8 @@ def _require_known(
                 f"{command.name}() has no option {name!r}, which exists only on the command line; its result has "
                 "render(format) and picture(name)"
             )
+        if name not in known and name in chosen.problem.field_names():
+            raise UsageError(f"{command.name}() has no option {name!r}: the arrays say what it is")
         if name not in known:
             hint = did_you_mean(name, sorted(known - hidden))
             raise UsageError(
@@ -99,7 +102,6 @@ def _require_known(
                 "place of -"
             )
     if problem is not None:
-        chosen = operation_named(operation)
         fields = {*problem.to_fields(), *chosen.lengths} & set(said)
         if problem.operation != operation:
             raise UsageError(f"the problem is one of {problem.operation}, not of {operation}")

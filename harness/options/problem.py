@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +82,7 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
         both = " and ".join(option_of(field) for field in fields)
         default = getattr(operation.problem(), fields[0])
         group.add_argument(option_of(name), type=WHOLE_NUMBER, metavar="N", help=f"sets {both} (default: {default})")
-    add_fields(group, operation, [field.name for field in dataclasses.fields(operation.problem)])  # type: ignore[arg-type]
+    add_fields(group, operation, operation.problem.field_names())
 
 
 def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
@@ -96,7 +96,7 @@ def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
 
 
-def add_fields(group: argparse._ActionsContainer, operation: Operation, names: list[str]) -> None:
+def add_fields(group: argparse._ActionsContainer, operation: Operation, names: Sequence[str]) -> None:
     """Add the options of these fields."""
     together = {field for fields in operation.lengths.values() for field in fields}
     for name, option in options_of(operation).items():

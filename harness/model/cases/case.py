@@ -169,6 +169,8 @@ class Case:
             operation = operation_named(content.pop("operation", DEFAULT_OPERATION))
             edits = tuple(_edit(*edit) for edit in content.pop("edits", ()))
             own = {name: content.pop(name) for name in ("regime", "seed", "tile", "check") if name in content}
+            if unknown := sorted(content.keys() - {*operation.problem.field_names(), "causal"}):
+                raise TypeError(f"{operation.name} has no field {unknown[0]!r}")
             problem: BaseProblem = operation.problem.from_fields(content)
             for name in ("regime", "tile", "check"):
                 if not isinstance(own.get(name, ""), str):

@@ -160,7 +160,7 @@ def _plain_with(operation: Operation, further: Iterable[str]) -> Any:
 
 def _own_dtypes(plain: Any, floats: Sequence[str]) -> dict[str, str]:
     """Dtypes of floating-point inputs that do not have the problem's dtype, by name: lse is always float32."""
-    if "dtype" not in {field.name for field in dataclasses.fields(plain)}:
+    if "dtype" not in plain.field_names():
         return {}
     other = dataclasses.replace(plain, dtype="bfloat16")
     return {t.name: t.dtype for t in other.inputs if t.dtype in floats and t.dtype != "bfloat16"}

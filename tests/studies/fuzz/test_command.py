@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.model.discovery import discover
+from harness.support.errors import UsageError
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 RIGHT = ["--plugin", str(PLUGINS / "one_thread_per_row.py"), "--device", "emulator"]
@@ -78,6 +80,7 @@ def test_csv_has_a_row_per_variant(capfd: pytest.CaptureFixture[str]):
         (["--seconds", "-1"], "--seconds is -1"),
         (["--properties", "colour"], "no property 'colour'"),
         (["--replay", "{"], "not a case that 'fuzz' printed"),
+        (["--replay", '{"foo": 1}'], "not a case that 'fuzz' printed: attention has no field 'foo'"),
         (["--replay", '{"regime": "cold"}'], "no regime 'cold'"),
         (["--step-limit", "0"], "--step-limit is 0"),
     ],
@@ -91,6 +94,8 @@ def test_a_wrong_call_is_one_line(arguments: list[str], message: str, capfd: pyt
 def test_a_name_that_nobody_has_is_told(capfd: pytest.CaptureFixture[str]):
     assert main(["fuzz", "one-thread-per-row", "nobody", *RIGHT]) == 2
     assert "no variant 'nobody'" in capfd.readouterr().err
+    with pytest.raises(UsageError, match=r"'fa\*' is a pattern; give the full name of one variant"):
+        discover().registry.get("fa*")
 
 
 def test_a_replay_of_many_variants_is_told(capfd: pytest.CaptureFixture[str]):

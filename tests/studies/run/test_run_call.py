@@ -134,6 +134,7 @@ def test_wrong_calls_are_one_line():
         "Q is a list; pass an array of NumPy, PyTorch or CuPy, or one that has __dlpack__": arrays | {"q": [1.0]},
         "Q: the array holds float64; it has to be float32": arrays | {"q": arrays["q"].astype(np.float64)},
         "run() has no option 'seq_len'": arrays | {"seq_len": 4},
+        "run() has no option 'heads': the arrays say what it is": arrays | {"heads": 4},
         "K has shape (1, 2, 49, 16) and V (1, 2, 50, 16)": arrays | {"k": arrays["k"][:, :, :49]},
     }.items():
         with pytest.raises(UsageError) as caught:
