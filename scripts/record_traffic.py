@@ -120,8 +120,10 @@ Case = tuple[int, Run]
 """A run with the index of its problem."""
 Measured = tuple[tuple[Counters, ...], tuple[Counters, ...]]
 """Counters of each launch, and of the plan as a whole."""
-AT_ONCE = 24
-"""Runs that one call of ncu measures."""
+AT_ONCE = 64
+"""Runs that one call of ncu measures. Each call starts the program several times."""
+ARCH = "sm_90"
+"""Records are of Hopper GPUs."""
 
 
 def all_runs() -> list[Case]:
@@ -130,7 +132,7 @@ def all_runs() -> list[Case]:
         (index, Run(variant.name, problem))
         for index, problem in enumerate(map(recorded_problem, PROBLEMS))
         for variant in discover().registry
-        if refusal_of(variant, problem) is None and not is_too_slow(variant, problem)
+        if refusal_of(variant, problem, ARCH) is None and not is_too_slow(variant, problem)
     ]
 
 
@@ -210,7 +212,7 @@ def name_of(case: Case) -> tuple[int, str]:
 def measured(cases: Sequence[Case], plans: Mapping[Case, Plan]) -> dict[Case, Measured]:
     """The counters of each launch, and, where there are several, of the plan as a whole: none or one.
 
-    Where ncu fails, one by one; what fails then is named, and left out.
+    Where ncu fails, half of the cases at a time; what fails alone is named, and left out.
     """
     try:
         launches = profile([run for _, run in cases], list(METRICS.values()))
@@ -218,7 +220,8 @@ def measured(cases: Sequence[Case], plans: Mapping[Case, Plan]) -> dict[Case, Me
         wholes = profile([run for _, run in several], list(RANGE_METRICS.values()), replay=Replay.PLAN)
     except CountersUnavailable as error:
         if len(cases) > 1:
-            return {case: found for one in cases for case, found in measured([one], plans).items()}
+            middle = len(cases) // 2
+            return measured(cases[:middle], plans) | measured(cases[middle:], plans)
         print(f"{cases[0][1].variant} on problem {cases[0][0]} is left out: {error}", file=sys.stderr, flush=True)
         return {}
     of_plan = dict(zip(several, wholes))
