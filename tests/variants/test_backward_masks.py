@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import exhaustive, exhaustive_unless, thorough_unless
+from lanes import exhaustive_unless, thorough_unless
 from right_answers import require_right
+from twins import of_one_language
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
@@ -68,16 +69,7 @@ def kept(pair: tuple[Variant, str]) -> bool:
     return pair[0].name == "bwd-fa2-cupy" and pair[1] in ("causal, alibi", "blocks", "FlashMask")
 
 
-def pairs_of(taken: list[tuple[Variant, str]]) -> list[Any]:
-    """The pairs, thorough unless `kept`; Numba, which takes seconds to compile one, has one of each kind."""
-    usual, further = [], []
-    for pair in taken:
-        is_usual = pair[0].backend == "cupy" or pair[1] in ("tiles' edges, terms", "blocks", "FlashMask, causal, terms")
-        (usual if is_usual else further).append(pair)
-    return [*thorough_unless(kept, usual), *exhaustive(further)]
-
-
-each_pair = pytest.mark.parametrize(("variant", "case"), pairs_of(TAKEN), ids=named)
+each_pair = pytest.mark.parametrize(("variant", "case"), of_one_language(kept, TAKEN), ids=named)
 
 
 @each_pair
@@ -98,7 +90,7 @@ def test_answers_are_right_claims_exact_and_gradients_without_pairs_0(variant: V
 @pytest.mark.parametrize("name", thorough_unless(lambda name: name == "K", ["Q", "K", "V", "dO"]))
 @pytest.mark.parametrize(
     ("variant", "case"),
-    pairs_of([pair for pair in TAKEN if pair[1] in ("blocks", "FlashMask")]),
+    of_one_language(kept, [pair for pair in TAKEN if pair[1] in ("blocks", "FlashMask")]),
     ids=named,
 )
 def test_nan_reaches_nobody_who_does_not_see_it(variant: Variant, case: str, name: str):

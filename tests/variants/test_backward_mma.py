@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import exhaustive, exhaustive_unless, thorough_unless
+from lanes import exhaustive, exhaustive_unless
+from twins import of_one_language
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
@@ -44,7 +45,7 @@ HANDED_ON = 72
 """A head_dim of which P and dS go from warp to warp: 32 keys and 32 rows, in halves, of 128 and 64."""
 each_variant = pytest.mark.parametrize(
     "variant",
-    thorough_unless(lambda variant: variant.name == "bwd-mma-cupy", VARIANTS),
+    of_one_language(lambda variant: variant.name == "bwd-mma-cupy", VARIANTS),
     ids=lambda variant: variant.name,
 )
 
@@ -83,12 +84,9 @@ FURTHER_EDGES = (
 
 
 def edges() -> list[Any]:
-    """Every variant and every edge; each kind of mask is compiled apart, with Numba, the slowest, only two of them."""
-    usual, further = [], []
-    for variant, edge in itertools.product(VARIANTS, USUAL_EDGES + FURTHER_EDGES):
-        taken = USUAL_EDGES if variant.backend == "cupy" else USUAL_EDGES[:2]
-        (usual if edge in taken else further).append((variant, *edge))
-    return [*thorough_unless(lambda case: case[0].name == "bwd-mma-cupy", usual), *exhaustive(further)]
+    """Every variant and every edge."""
+    usual, further = ([(v, *edge) for v in VARIANTS for edge in each] for each in (USUAL_EDGES, FURTHER_EDGES))
+    return [*of_one_language(lambda case: case[0].name == "bwd-mma-cupy", usual), *exhaustive(further)]
 
 
 @pytest.mark.parametrize(

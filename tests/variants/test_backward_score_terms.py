@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import exhaustive, exhaustive_unless, thorough_unless
+from lanes import exhaustive_unless
 from right_answers import require_right
+from twins import of_one_language
 
 from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
@@ -26,6 +26,7 @@ VARIANTS = [v for v in ALL_VARIANTS if v.algorithm in TAKING]
 BIASED = [v for v in VARIANTS if "bias" in v.takes]
 EXECUTOR = emulator()
 CAPPED = {"softcap": 2.0, "alibi": True, "sinks": True}
+ALONE = ({"softcap": 0.5}, {"alibi": True})
 ALL = {**CAPPED, "bias": "heads,q_len,kv_len"}
 BIASES = ("heads,q_len,kv_len", "heads,kv_len", "q_len,kv_len", "heads,q_len", "kv_len", "q_len", "heads")
 SHAPES: tuple[dict[str, Any], ...] = (
@@ -37,7 +38,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 def mostly(variants: list[Variant]) -> pytest.MarkDecorator:
-    chosen = thorough_unless(lambda variant: variant.name == "bwd-fa2-cupy", variants)
+    chosen = of_one_language(lambda variant: variant.name == "bwd-fa2-cupy", variants)
     return pytest.mark.parametrize("variant", chosen, ids=lambda variant: variant.name)
 
 
@@ -76,16 +77,8 @@ def test_biases_of_any_axes(variant: Variant, axes: str):
     holds(variant, problem_of(variant, **SHAPES[0], bias=axes), "normal", 4)
 
 
-def terms_alone() -> list[Any]:
-    """The cap of every variant, but in Numba, which takes seconds to compile one, of a single one."""
-    usual, further = [], []
-    for variant, fields in itertools.product(VARIANTS, ({"softcap": 0.5}, {"alibi": True})):
-        is_usual = "softcap" in fields and (variant.backend == "cupy" or variant.algorithm == "bwd-fa2")
-        (usual if is_usual else further).append((variant, fields))
-    return [*thorough_unless(lambda case: case[0].name == "bwd-fa2-cupy", usual), *exhaustive(further)]
-
-
-@pytest.mark.parametrize(("variant", "fields"), terms_alone(), ids=lambda value: getattr(value, "name", str(value)))
+@pytest.mark.parametrize("fields", exhaustive_unless(lambda fields: "softcap" in fields, ALONE), ids=str)
+@mostly(VARIANTS)
 def test_each_term_alone(variant: Variant, fields: dict[str, Any]):
     holds(variant, problem_of(variant, **SHAPES[1], **fields), "normal", 5)
 
@@ -110,15 +103,3 @@ def test_rows_whose_keys_a_bias_hides_have_gradients_of_zero(variant: Variant):
         "dbias": np.s_[0, 7],
     }.items():
         assert np.all(outputs[name][where] == 0)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", TAKING)
-def test_both_languages_give_the_same_bits(algorithm: str):
-    one, other = (v for v in VARIANTS if v.algorithm == algorithm)
-    # A head and a sequence: the order of atomics would differ.
-    problem = problem_of(one, heads=1, q_len=16, kv_len=16, **(ALL if "bias" in one.takes else CAPPED))
-    inputs = draw_inputs(problem, "normal", 2)
-    first, second = (EXECUTOR.run(problem, variant.plan(problem), inputs).outputs for variant in (one, other))
-    for name, array in first.items():
-        np.testing.assert_allclose(array, second[name], rtol=2e-3 if problem.dtype == "float16" else 1e-5, atol=1e-6)

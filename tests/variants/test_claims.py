@@ -26,6 +26,7 @@ from emulators import emulator
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive, exhaustive_unless, is_exhaustive, thorough_unless
+from twins import of_one_language
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.execution.planning.variant_calls import refusal_of
@@ -49,7 +50,7 @@ NAME_WITHOUT_CLAIM = "one-thread-per-row"
 CLAIMING = [variant for variant in VARIANTS if variant.claim is not None]
 USUAL = [variant for variant in CLAIMING if variant.name in FEW]
 parametrize_variants = pytest.mark.parametrize(
-    "variant", thorough_unless(USUAL.__contains__, CLAIMING), ids=lambda variant: variant.name
+    "variant", of_one_language(USUAL.__contains__, CLAIMING), ids=lambda variant: variant.name
 )
 
 ALIGNED = {

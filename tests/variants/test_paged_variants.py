@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive
 from right_answers import require_right
+from twins import of_one_language
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -38,7 +39,13 @@ USUAL = PagedBuild("float16", 24, 32)
 # Further builds are compilations.
 BUILDS = (USUAL, PagedBuild("bfloat16", 33, 48, 512), PagedBuild("float16", 64, 16)) if is_exhaustive() else (USUAL,)
 
-each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+
+def each(variants: list[Variant]) -> pytest.MarkDecorator:
+    chosen = of_one_language(lambda variant: variant.backend == "cupy", variants)
+    return pytest.mark.parametrize("variant", chosen, ids=lambda variant: variant.name)
+
+
+each_variant = each(VARIANTS)
 
 
 def battery(examples: int) -> settings:
@@ -104,7 +111,7 @@ def test_no_sequence_has_a_key(variant: Variant):
     held(variant, PagedProblem(lengths=(0,), batch=3, heads=2, head_dim=24, page_size=32))
 
 
-@pytest.mark.parametrize("variant", [each for each in VARIANTS if "window" in each.takes], ids=lambda each: each.name)
+@each([variant for variant in VARIANTS if "window" in variant.takes])
 def test_windows_caps_slopes_and_sinks_over_evicted_pages(variant: Variant):
     # Windows that begin in the first split and in later ones, rows of two heads in a tile, and a sequence without keys.
     problem = PagedProblem(
@@ -116,10 +123,10 @@ def test_windows_caps_slopes_and_sinks_over_evicted_pages(variant: Variant):
         held(variant, problem.with_fields(pages=None, **fields), regime)
 
 
-IN_8_BITS = [each for each in VARIANTS if "kv_dtype" in each.takes]
+each_in_8_bits = each([variant for variant in VARIANTS if "kv_dtype" in variant.takes])
 
 
-@pytest.mark.parametrize("variant", IN_8_BITS, ids=lambda variant: variant.name)
+@each_in_8_bits
 def test_keys_and_values_in_8_bits(variant: Variant):
     # Rows that see different keys, heads of a tile with scales of their own, and NaN where nothing is seen.
     fields = {"heads": 6, "kv_heads": 3, "q_len": 3, "page_size": 32, "kv_dtype": "e4m3"}
@@ -141,7 +148,7 @@ def test_keys_and_values_in_8_bits(variant: Variant):
     np.testing.assert_array_equal(O[1:], expected[1:])
 
 
-@pytest.mark.parametrize("variant", IN_8_BITS, ids=lambda variant: variant.name)
+@each_in_8_bits
 def test_all_256_bytes_are_widened_exactly(variant: Variant):
     # One key, of which each query head looks at one element: lse is that element of K, and O the row of V.
     problem = PagedProblem(lengths=(1,), heads=256, kv_heads=2, head_dim=128, page_size=16, scale=0.5, kv_dtype="e4m3")

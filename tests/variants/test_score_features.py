@@ -13,7 +13,8 @@ from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_resources import assert_fits
-from lanes import exhaustive_unless, is_exhaustive, thorough_unless
+from lanes import exhaustive_unless, is_exhaustive
+from twins import of_one_language
 
 from harness.compilers import DevicePointer
 from harness.execution.planning.variant_calls import compiled_launches, make_plan, refusal_of
@@ -41,7 +42,7 @@ DROPPING = ({"dropout": 0.1}, {"dropout": 0.1, **ALL})
 
 each_variant = pytest.mark.parametrize(
     "variant",
-    thorough_unless(lambda variant: variant.name in ("fa2-cupy", "fa2-mma-cupy"), VARIANTS),
+    of_one_language(lambda variant: variant.name in ("fa2-cupy", "fa2-mma-cupy"), VARIANTS),
     ids=lambda variant: variant.name,
 )
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from attention_runs import EXECUTOR
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 
 from harness.execution.judging.question import Question
 from harness.model.discovery import discover
@@ -33,7 +33,7 @@ CASES: list[tuple[str, BaseProblem]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "problem"), thorough_unless(lambda case: case in CASES[:4], CASES))
+@pytest.mark.parametrize(("name", "problem"), exhaustive_unless(lambda case: case in CASES[:4], CASES))
 def test_both_kernels_give_the_same_bits_and_move_the_same_bytes(name: str, problem: BaseProblem):
     variants = [discover().registry.get(f"{name}-{language}") for language in ("cupy", "numba")]
     inputs = draw_inputs(problem, "normal", seed=1)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from attention_runs import EXECUTOR
-from lanes import thorough_unless
+from twins import of_one_language
 
 from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
@@ -35,7 +35,7 @@ def is_kept(case: tuple[str, str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), thorough_unless(is_kept, [(name, case) for name in TAKING for case in CASES])
+    ("name", "case"), of_one_language(is_kept, [(name, case) for name in TAKING for case in CASES])
 )
 def test_the_answer_is_right_and_the_claim_exact(name: str, case: str):
     dtype = "float32" if refusal_of(REGISTRY.get(name), Problem()) is None else "bfloat16"

@@ -24,6 +24,7 @@ from claimed_traffic import bytes_by_buffer, claimed, counted, traffic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
+from twins import of_one_language
 
 from harness.execution.planning.tiles import with_tile
 from harness.execution.planning.variant_calls import declared_tiles, make_plan
@@ -51,7 +52,7 @@ MASKS = (
 TAKERS = [variant for variant in VARIANTS if "blocks" in variant.takes]
 KERNELS = USUAL_KERNELS if is_exhaustive() else (("float16", 48),)
 each_variant = pytest.mark.parametrize(
-    "variant", thorough_unless(lambda variant: variant.name == "fa2-cupy", TAKERS), ids=lambda variant: variant.name
+    "variant", of_one_language(lambda variant: variant.name == "fa2-cupy", TAKERS), ids=lambda variant: variant.name
 )
 
 
@@ -93,7 +94,7 @@ def test_answers_are_within_what_is_expected_and_claims_are_exact(
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize(
     ("variant", "mask"),
-    thorough_unless(
+    of_one_language(
         lambda pair: pair[0].name == "fa2-cupy",
         itertools.product(TAKERS, ("blocks:16x24,5", "causal+blocks:33x8,3", "flashmask:4,3")),
     ),
@@ -135,7 +136,7 @@ def test_tiles_of_which_no_block_is_on_are_not_visited(
 
 
 @pytest.mark.parametrize(
-    "variant", thorough_unless(lambda variant: variant.name == "fa2-cupy", TAKERS), ids=lambda variant: variant.name
+    "variant", of_one_language(lambda variant: variant.name == "fa2-cupy", TAKERS), ids=lambda variant: variant.name
 )
 def test_tiles_that_are_hidden_whole_are_not_visited(variant: Variant, tmp_path, monkeypatch):
     """Keys of three tiles: seen by the first tile of rows, by all but the last one, and by the last row alone."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_model import NUMERICS, online_softmax
-from lanes import exhaustive, thorough_unless
+from lanes import exhaustive, exhaustive_unless, is_exhaustive, thorough_unless
 from numpy_executor import NumpyKernel
 
 from harness.execution.attempt import Attempt, attempt
@@ -228,10 +228,10 @@ OTHERS = list(itertools.product(("kv-append", "paged-attention", "softmax"), DTY
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *thorough_unless(lambda case: case[0] == "softmax" or case[1] == "bfloat16", OTHERS),
+        *exhaustive_unless(lambda case: case[0] == "softmax" or case[1] == "bfloat16", OTHERS),
         # Rows of 576 numbers take half a minute for each dtype.
         *thorough_unless(lambda case: False, [("mla-decode", "bfloat16")]),
-        *exhaustive([("mla-decode", "float16"), ("mla-decode", "float32")]),
+        *([("mla-decode", "float16"), ("mla-decode", "float32")] if is_exhaustive() else ()),
     ],
 )
 def test_other_default_problems_decide_whatever_is_declared(name: str, dtype: str):

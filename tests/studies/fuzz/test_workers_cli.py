@@ -28,9 +28,10 @@ pytestmark = pytest.mark.compiles(False)
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "resuming an interrupted command"
 TOLD_WITHIN_SECONDS = 60.0
-EXAMPLES = 60
-LONG = ("--examples", str(EXAMPLES))
+LONG = ("--examples", "60")
 """Many seconds of one process: the campaign is cut off when something of it is on the disk, long before it is done."""
+SMALL = ("--examples", "150", "--tiles", "4")
+"""Twice as soon done, as no example has offsets beyond 32 bits, and still seconds after something is on the disk."""
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[[int], dict[str, Any]]:
-    """What a campaign of so many examples comes to that is alone and that nobody cuts off."""
+def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., dict[str, Any]]:
+    """What a campaign with these options comes to that is alone and that nobody cuts off."""
 
     @functools.cache
-    def run(examples: int) -> dict[str, Any]:
+    def run(*words: str) -> dict[str, Any]:
         results = str(tmp_path_factory.mktemp("whole") / "results")
         with processes(ATTENTION_SANDBOX_RESULTS_DIR=results, ATTENTION_SANDBOX_CACHE_DIR=str(cache)) as alone:
-            return outcome(fuzz(alone, "--examples", str(examples)))[0]
+            return outcome(fuzz(alone, *words))[0]
 
     return run
 
@@ -173,9 +174,9 @@ def test_ctrl_c_ends_all_processes_soon(own: Processes):
 @pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["alone", "two workers"])
 def test_after_a_killed_client_the_same_command_resumes(
-    own: Processes, whole: Callable[[int], dict[str, Any]], words: tuple[str, ...], tmp_path: Path
+    own: Processes, whole: Callable[..., dict[str, Any]], words: tuple[str, ...], tmp_path: Path
 ):
-    command = (*LONG, *words)
+    command = (*SMALL, *words)
     folders = tmp_path / "folders"
     folders.mkdir()
     started = fuzz(own, *command, env={"TMPDIR": str(folders)})
@@ -186,14 +187,14 @@ def test_after_a_killed_client_the_same_command_resumes(
     assert not list(folders.glob("attention-sandbox-*"))
     again, said = outcome(fuzz(own, *command))
     assert GOES_ON in said and said.count("\n") == 1
-    assert differences(again, whole(EXAMPLES)) == {}
+    assert differences(again, whole(*SMALL)) == {}
     _, said = outcome(fuzz(own, "--examples", "20", *words))
     assert said == "", "another command is another one"
 
 
 @pytest.mark.thorough
 def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_path: Path):
-    command = ["-m", "harness", "fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", *LONG, "--format"]
+    command = ["-m", "harness", "fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", *SMALL, "--format"]
     started = own.start(*command, "json")
     until(lambda: kept(own))
     started.kill()
@@ -204,31 +205,31 @@ def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_
 
 
 @pytest.mark.thorough
-def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes, whole: Callable[[int], dict[str, Any]]):
+def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes, whole: Callable[..., dict[str, Any]]):
     started = fuzz(own, *LONG, "--workers", "2")
     for _ in range(2):
         until(lambda: len(cluster_workers(own)) == 2)
         time.sleep(2.0)
         os.kill(cluster_workers(own)[0], signal.SIGKILL)
     result, said = outcome(started)
-    assert differences(result, whole(EXAMPLES)) == {}
+    assert differences(result, whole(*LONG)) == {}
     assert 1 <= said.count("another takes its place") == said.count("\n") <= 2, said
 
 
 @pytest.mark.thorough
 def test_after_a_killed_scheduler_the_same_command_resumes(
-    own: Processes, whole: Callable[[int], dict[str, Any]], tmp_path: Path
+    own: Processes, whole: Callable[..., dict[str, Any]], tmp_path: Path
 ):
     address, scheduler = start_scheduler(own)
     start_worker(own, address, tmp_path / "one", "one", "--no-nanny")
-    started = fuzz(own, *LONG, "--workers", address)
+    started = fuzz(own, *SMALL, "--workers", address)
     until(lambda: kept(own))
     scheduler.kill()
     out, err = started.communicate(timeout=60)
     assert started.returncode == 1 and out == ""
     assert err.count("\n") == 1 and "the scheduler at" in err and "to resume" in err
-    again, said = outcome(fuzz(own, *LONG, "--workers", "2"))
-    assert GOES_ON in said and differences(again, whole(EXAMPLES)) == {}
+    again, said = outcome(fuzz(own, *SMALL, "--workers", "2"))
+    assert GOES_ON in said and differences(again, whole(*SMALL)) == {}
 
 
 @pytest.mark.thorough
@@ -257,14 +258,14 @@ def test_workers_of_another_version_are_left_out_and_named(own: Processes, tmp_p
 
 
 @pytest.mark.thorough
-def test_a_full_disk_is_a_line_and_costs_no_result(own: Processes, whole: Callable[[int], dict[str, Any]]):
+def test_a_full_disk_is_a_line_and_costs_no_result(own: Processes, whole: Callable[..., dict[str, Any]]):
     def little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     # Examples of offsets beyond 32 bits, from the 25th on, have a larger file in memory.
-    examples = 24
-    result, said = outcome(fuzz(own, "--examples", str(examples), preexec_fn=little_room))
-    assert differences(result, whole(examples)) == {}
+    examples = ("--examples", "24")
+    result, said = outcome(fuzz(own, *examples, preexec_fn=little_room))
+    assert differences(result, whole(*examples)) == {}
     assert said.count("\n") == 1 and "progress cannot be stored" in said and "results.sqlite" in said
 
 

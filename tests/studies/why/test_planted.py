@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from emulators import emulator
-from lanes import thorough_unless
+from lanes import exhaustive_unless, thorough_unless
 
 from harness.emulator.instruments import Instruments
 from harness.execution.isolation.variants import discover_isolated
@@ -64,6 +64,8 @@ LATER = [
 """Written by the names of causes alone, when the rules were done."""
 
 THOROUGH = ("tiny-tiles-numba", "uncoalesced-numba", "re-read-numba", "addresses-cupy")
+OF_MANY_BLOCKS = ("uncoalesced-cupy", "launch-per-head-cupy", "heaviest-last-cupy", "low-occupancy-cupy")
+"""A usual cause, and those that depend on how many blocks and multiprocessors there are."""
 
 
 @functools.cache
@@ -99,7 +101,9 @@ def test_the_planted_cause_is_named_first(slow: str, fast: str, problem: Problem
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("slow", "fast", "problem", "cause"), [*REQUIRED, *LATER], ids=lambda value: value if isinstance(value, str) else ""
+    ("slow", "fast", "problem", "cause"),
+    exhaustive_unless(lambda case: case[0] in OF_MANY_BLOCKS, [*REQUIRED, *LATER]),
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_on_a_whole_gpu_too(slow: str, fast: str, problem: Problem, cause: causes.Cause) -> None:
     whole = replace(problem, heads=40 if problem is CAUSAL else 66, kv_heads=40 if problem is CAUSAL else 66)
