@@ -48,6 +48,57 @@ LAYOUTS = (
         ("Q_head, dO_head = Q[batch, head], dO[batch, head]", "Q_head, dO_head = Q[batch, head], dO[batch, kv_head]"),
     ),
 )  # fmt: skip
+_KEYS, _ENDS = ("_mma_backward/keys.cu", "_mma_backward/numba_keys.py"), "_mma_backward/numba_ends.py"
+ON_TENSOR_CORES = (
+    *planted(
+        "bwd-mma", "dO where rows of Q lie", *_KEYS,
+        (
+            (
+                ("gradients.O_rows(dO, first,", "layout.Q_rows(dO, first,"),
+                ("copy_tile_anew(uint32(Q_i + ROWS_BYTES), dO_rows, stride_of(rows_of.dO), rows)",
+                 "copy_tile_anew(uint32(Q_i + ROWS_BYTES), dO_rows, stride_of(rows_of.Q), rows)"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "rows of the group's first head", *_KEYS,
+        (
+            (
+                ("head = blockIdx.x * block.group + turn.head;\n        copy",
+                 "head = blockIdx.x * block.group;\n        copy"),
+                ("uint32(cuda.blockIdx.x * block.group + turn.head)\n        Q_rows",
+                 "uint32(cuda.blockIdx.x * block.group)\n        Q_rows"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "dV where V lies", *_KEYS,
+        (
+            (
+                ("gradients.V_rows(dV,", "layout.V_rows(dV,"),
+                ("end_kv, own_key), stride_of(dV)", "end_kv, own_key), stride_of(V)"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "D from an O that is one run", "_mma_backward/prepare.cu", _ENDS,
+        (
+            (
+                ("layout.O_rows(O, first, own.batch, blockIdx.y, own.row(first_row))", "O + first * D"),
+                ("first_of(O, first, row), stride_of(O)", "first_of(O, first, row), uint64(D * STORED_BYTES)"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "dQ rounded into one run", "_mma_backward/round.cu", _ENDS,
+        (
+            (
+                ("gradients.Q_rows(dQ, first, own.batch, blockIdx.y, own.row(first_row))", "dQ + first * D"),
+                ("first_of(dQ, first, row), stride_of(dQ)", "first_of(dQ, first, row), uint64(D * STORED_BYTES)"),
+            ),
+        ),
+    ),
+)  # fmt: skip
 WIDTHS = (
     *in_backward(
         "bwd-fa2", "dP over as many elements as Q has",
@@ -65,4 +116,4 @@ WIDTHS = (
         ("store_V_tile(dV, first_key, V_tile, keys)", "store_tile(dV, first_key, V_tile, keys)"),
     ),
 )  # fmt: skip
-MUTANTS = (*LAYOUTS, *WIDTHS)
+MUTANTS = (*LAYOUTS, *ON_TENSOR_CORES, *WIDTHS)

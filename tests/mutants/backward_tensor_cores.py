@@ -63,8 +63,8 @@ _FORMULAS = (
     _of_keys(
         "group's heads mapped by tiling",
         (
-            "const size_t first = (block.first_head() + turn.head) * block.q_len",
-            "const size_t first = (block.first_head() / block.group + turn.head * gridDim.x) * block.q_len",
+            "const size_t first = (block.first_head() + turn.head) * block.all_rows",
+            "const size_t first = (block.first_head() / block.group + turn.head * gridDim.x) * block.all_rows",
         ),
     ),
     _of_keys(
@@ -97,7 +97,7 @@ _MASKS = (
     _of_visits(
         "first tile of rows left out", ("const int tile = first / BR,", "const int tile = (first + BR - 1) / BR,")
     ),
-    _of_keys("NaN in dO reaches keys behind the mask", (" || copied_not_finite_anew<BR>(dO_tile)", "")),
+    _of_keys("NaN in dO reaches keys behind the mask", (" || copied_not_finite_anew<BR, AT_ONCE>(dO_tile)", "")),
     _of_keys(
         "NaN in K reaches rows that do not see it", ("if (found && threadIdx.x < BC)", "if (found && threadIdx.x < 0)")
     ),

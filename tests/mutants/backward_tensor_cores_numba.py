@@ -60,7 +60,7 @@ _FORMULAS = (
         "group's heads mapped by tiling",
         (
             "first = head_of(block, turn) * uint64",
-            "first = (head_index_across() + uint64(uint32(turn.head)) * uint64(cuda.gridDim.x)) * uint64",
+            "first = (uint64(kv_head_across()) + uint64(uint32(turn.head)) * uint64(cuda.gridDim.x)) * uint64",
         ),
     ),
     _of_keys(

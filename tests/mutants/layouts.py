@@ -33,7 +33,8 @@ IN_MMA = (
         (
             (
                 (_PLACE, _PLACE.replace("sequence * strides.sequence + ", "")),
-                ("before = entry * uint64(array.strides[0]) + head", "before = head"),
+                ("before = uint64(0 if varlen else entry) * uint64(array.strides[0]) + uint64(head)",
+                 "before = uint64(head)"),
             ),
         ),
     ),
@@ -42,7 +43,7 @@ IN_MMA = (
         (
             (
                 (_PLACE, _PLACE.replace("head * strides.head", "head * strides.row")),
-                ("+ head * uint64(array.strides[1])", "+ head * uint64(array.strides[2])"),
+                ("+ uint64(head) * uint64(array.strides[1])", "+ uint64(head) * uint64(array.strides[2])"),
             ),
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import CUDA, Replacement, in_kernel, in_plan, in_split_kv, planted
+from tests.mutants.planting import CUDA, NUMBA, Replacement, in_kernel, in_plan, in_split_kv, planted
 
 _TYPES = ("_features/sequences.cuh", "_features/numba_sequences.py")
 _KEYS_BEHIND = ("__ldg(cu_seqlens_k + sequence + 1) - k_first, true}", "cu_seqlens_k[sequence + 1] - k_first")
@@ -128,6 +128,73 @@ IN_SPLIT_KV = (
     ),
 )  # fmt: skip
 
+_PLACES = "_mma_backward/scoring.cuh", "_mma_backward/numba_rows_of_sequence.py"
+_GRADIENTS = ("_mma_backward/keys.cu", "_mma_backward/numba_keys.py")
+GRADIENTS_ON_TENSOR_CORES = (
+    *in_types("bwd-mma"),
+    *planted(
+        "bwd-mma", "no fragment of dQ more for each sequence", "_mma_backward/dq.cuh", _PLACES[1],
+        (
+            (
+                ("(first_row / 16 + blockIdx.z)", "first_row / 16"),
+                ("uint32(uint32(uint32(first_row) >> uint32(4)) + uint32(cuda.blockIdx.z))",
+                 "uint32(uint32(first_row) >> uint32(4))"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "rows of Q from the first sequence's on", *_PLACES,
+        (
+            (
+                ("{ return first() + of_sequence; }", "{ return of_sequence; }"),
+                ("    def first_row(noted):\n        return int32(load_word(noted))",
+                 "    def first_row(noted):\n        return int32(load_word(noted)) * int32(0)"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "a head of K counted through the sequences", *_GRADIENTS,
+        (
+            (
+                ("kv_head = sequence.number((size_t)blockIdx.z * gridDim.x + blockIdx.x, blockIdx.x)",
+                 "kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x"),
+                ("first = uint64(kv_head_across()) *",
+                 "first = uint64(cuda.blockIdx.z * cuda.gridDim.x + cuda.blockIdx.x) *"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "causal mask aligned by all rows and keys", *_GRADIENTS,
+        (
+            (
+                ("limits.of_block<BC>(own_keys, kv_len, q_len)",
+                 "limits.of_block<BC>(own_keys, kv_len, kv_len - all_keys + all_rows)"),
+                ("of_block(limits, cuda.blockIdx.z, first_key, keys, kv_len, q_len)",
+                 "of_block(limits, cuda.blockIdx.z, first_key, keys, kv_len, int32(kv_len - all_keys + all_rows))"),
+            ),
+        ),
+    ),
+    *planted(
+        "bwd-mma", "first keys of the next sequence of dK overwritten", *_GRADIENTS,
+        (
+            (
+                ("blockIdx.x, key), chip.K_tile, keys);", "blockIdx.x, key), chip.K_tile, min(BC, all_keys - key));"),
+                ("stride_of(dK), K_tile, stored)",
+                 "stride_of(dK), K_tile, int32(min(int32(BC), int32(all_keys - own_key))))"),
+            ),
+        ),
+        sanitize=True,  # on the emulator the block that owns these keys writes them later
+    ),
+    *(
+        Mutant(
+            "blocks of rows for the mean length", f"bwd-mma-{language}",
+            (Patch("_mma_backward/__init__.py", "return blocks(rows, END_ROWS),",
+                   "return blocks(-(-problem.q_len // sequences), END_ROWS),"),),
+        )
+        for language in (CUDA, NUMBA)
+    ),
+)  # fmt: skip
+
 MUTANTS = (
     *in_types("fa2"),
     *in_kernel(
@@ -216,4 +283,5 @@ MUTANTS = (
     ),
     *(mutant for mutant in in_types("split-kv") if mutant.variant.endswith(CUDA)),
     *IN_SPLIT_KV,
+    *GRADIENTS_ON_TENSOR_CORES,
 )  # fmt: skip

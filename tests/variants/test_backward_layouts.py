@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -19,6 +20,10 @@ from harness.operations.attention_backward.problem import BackwardProblem
 
 REGISTRY = discover().registry
 TAKING = tuple(v.name for v in REGISTRY if v.operation == "attention-backward" and "layout" in v.takes)
+OF_16_BITS = tuple(name for name in TAKING if refusal_of(REGISTRY.get(name), BackwardProblem()) is not None)
+"""Those on tensor cores."""
+OPTIONAL = ("varlen", "v_head_dim", "bias")
+"""What not all of them take."""
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 70, "kv_len": 100, "mask": "causal"}
 SQUARE = {"batch": 2, "heads": 2, "q_len": 70, "kv_len": 70, "mask": "causal"}
 OWN = "Q=16384/72/160/1,K=160/22400/320/1,V=64/9216/128/1,O=16384/8192/96/1"
@@ -46,25 +51,38 @@ KEPT = {
     ("bwd-fa2-cupy", "gradients in another layout"),
     ("bwd-fa2-cupy", "odd, rows apart"),
     ("bwd-fa2-ordered-cupy", "a bias, rows of V wider and apart"),
+    ("bwd-mma-cupy", "gradients in another layout"),
 }
+ON_TENSOR_CORES = ("gradients packed, rows apart", "unaligned", "sequences")
+"""What is compiled for tensor cores in each thorough run: in CUDA all of these, and in Numba the first."""
 IN_NUMBA = ("gradients in another layout", "packed", "odd, rows apart")
 """What is compiled in Numba in each thorough run: places, one place for all, and rows of two lengths."""
+
+
+def takes_all_of(name: str, case: str) -> bool:
+    return all(field in REGISTRY.get(name).takes for field in OPTIONAL if field in CASES[case])
 
 
 def lane_of(name: str, case: str) -> Any:
     """The parameters of a test, in the default lane if they are kept, else where they are worth a compilation."""
     if (name, case) in KEPT:
         return name, case
-    often = name.endswith("-cupy") or case in IN_NUMBA
+    if name in OF_16_BITS:
+        often = case in (ON_TENSOR_CORES if name.endswith("-cupy") else ON_TENSOR_CORES[:1])
+    else:
+        often = name.endswith("-cupy") or case in IN_NUMBA
     return pytest.param(name, case, marks=pytest.mark.thorough if often else pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(
     "dtype", [pytest.param("float32", id=""), pytest.param("bfloat16", marks=pytest.mark.exhaustive)]
 )
-@pytest.mark.parametrize(("name", "case"), [lane_of(name, case) for name in TAKING for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [lane_of(name, case) for name in TAKING for case in CASES if takes_all_of(name, case)],
+)
 def test_the_answer_is_right_and_the_claim_exact(name: str, case: str, dtype: str):
-    problem = BackwardProblem(**CASES[case], dtype=dtype)
+    problem = BackwardProblem(**CASES[case], dtype="float16" if name in OF_16_BITS and dtype == "float32" else dtype)
     done = attempt(REGISTRY.get(name), problem, EXECUTOR, question=Question.draw(problem))
     assert done.failure is None and done.claim_holds
 
@@ -73,7 +91,9 @@ def test_the_answer_is_right_and_the_claim_exact(name: str, case: str, dtype: st
 @pytest.mark.parametrize("regime", ["non-finite", "non-finite-gradient", "few-gradients"])
 @pytest.mark.parametrize("name", exhaustive_unless(lambda name: name.endswith("-cupy"), TAKING))
 def test_hostile_inputs_stay_in_their_columns_and_rows(name: str, regime: str):
-    problem = BackwardProblem(**CASES["odd, rows apart"])
+    on_tensor_cores = name in OF_16_BITS
+    fields = CASES["unaligned" if on_tensor_cores else "odd, rows apart"]
+    problem = BackwardProblem(**fields, dtype="float16" if on_tensor_cores else "float32")
     assert attempt(REGISTRY.get(name), problem, EXECUTOR, question=Question.draw(problem, regime)).failure is None
 
 
@@ -89,12 +109,14 @@ def test_rows_of_dK_that_are_apart_take_the_sectors_that_are_counted_by_hand():
     assert traffic(account) == claimed(variant, problem)  # type: ignore[arg-type]
 
 
-def test_without_a_layout_nothing_of_it_is_left():
+@pytest.mark.parametrize("name", ["bwd-fa2-cupy", "bwd-mma-cupy"])
+def test_without_a_layout_nothing_of_it_is_left(name: str):
     """The types are empty: their parameters are declared and never read."""
 
     def ptx_of(layout: str) -> tuple[str, list[str]]:
-        problem = BackwardProblem(head_dim=64, layout=layout)  # type: ignore[arg-type]
-        _, (_, compiled), *_ = compiled_launches(REGISTRY.get("bwd-fa2-cupy").plan(problem), problem, "sm_90")
+        dtype = "float16" if name in OF_16_BITS else "float32"
+        problem = BackwardProblem(head_dim=64, layout=layout, dtype=dtype)  # type: ignore[arg-type]
+        _, (_, compiled), *_ = compiled_launches(REGISTRY.get(name).plan(problem), problem, "sm_90")
         return compiled.ptx, [parameter.name for parameter in compiled.parameters[-2:]]
 
     text, parameters = ptx_of("bhsd")
@@ -104,7 +126,7 @@ def test_without_a_layout_nothing_of_it_is_left():
     assert all(re.search(rf"\.b8 {parameter}\[96\]", text) and text.count(parameter) > 1 for parameter in parameters)
 
 
-@pytest.mark.parametrize("name", [name for name in TAKING if name.endswith("-cupy")])
+@pytest.mark.parametrize("name", ["bwd-fa2-cupy", "bwd-fa2-ordered-cupy"])
 @pytest.mark.parametrize("lengths", [(192, 128), (64, 128), (256, 8)])
 def test_every_declared_tile_has_room_on_chip(name: str, lengths: tuple[int, int]):
     variant = REGISTRY.get(name)
@@ -115,8 +137,13 @@ def test_every_declared_tile_has_room_on_chip(name: str, lengths: tuple[int, int
         assert max(launch.shared_bytes for launch in plan.launches) <= 227 * 1024
 
 
-@pytest.mark.parametrize("name", ["bwd-fa1-cupy", "bwd-mma-cupy", "bwd-fa3-cupy"])
-@pytest.mark.parametrize("field", [{"layout": "bshd"}, {"v_head_dim": 32}])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *itertools.product(("bwd-fa1-cupy", "bwd-fa3-cupy"), ({"layout": "bshd"}, {"v_head_dim": 32})),
+        ("bwd-mma-cupy", {"v_head_dim": 32}),
+    ],
+)
 def test_others_say_why_they_refuse(name: str, field: dict):
     (feature,) = field
     assert refusal_of(REGISTRY.get(name), BackwardProblem(head_dim=64, dtype="bfloat16", **field)) == (

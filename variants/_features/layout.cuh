@@ -11,6 +11,7 @@
 
 // Tensors are (batch, heads, rows, D or DV), C-contiguous.
 struct DenseLayout {
+    static constexpr int ALIGNED = 8;  // as far as threads need it: a thread moves 16 bytes, or as many as D and DV keep aligned
     template <typename T> __device__ __forceinline__ T *Q_rows(T *Q, size_t number, unsigned, unsigned, int) const
     {
         return Q + number * D;
@@ -53,8 +54,9 @@ struct Strides {
     long long sequence, head, row;
 };
 
-// Any strides, of each tensor its own. All rows begin at a multiple of ALIGNED elements.
-template <int ALIGNED> struct StridedLayout {
+// Any strides, of each tensor its own. All rows begin at a multiple of ELEMENTS elements.
+template <int ELEMENTS> struct StridedLayout {
+    static constexpr int ALIGNED = ELEMENTS;
     Strides Q, K, V, O;
 
     template <int WIDTH, typename T>

@@ -4,6 +4,8 @@
 //     const auto own = sequences.at(blockIdx.z, first_row, q_len, kv_len);   // first_row: in the sequence
 //     if (!own.has_rows()) return;                                           // the sequence ends before it
 //
+// Kernels that need no keys call sequences.rows_at(blockIdx.z, first_row, q_len).
+//
 // Limits and scores count rows and keys from the beginning of the sequence: they get own.q_len and own.kv_len. Addresses take
 // own.batch, or own.number(head_index, head) of a head, and own.row(first_row) and own.key(first_key).
 //
@@ -19,9 +21,10 @@ struct OneLength {
         __device__ __forceinline__ int row(int of_sequence) const { return of_sequence; }
         __device__ __forceinline__ int key(int of_sequence) const { return of_sequence; }
         // Of a head among those of all batch entries: heads are counted through the sequences.
-        __device__ __forceinline__ unsigned number(unsigned head_index, unsigned) const { return head_index; }
+        template <class Number> __device__ __forceinline__ Number number(Number head_index, unsigned) const { return head_index; }
     };
     __device__ __forceinline__ Own at(unsigned sequence, int, int q_len, int kv_len) const { return {sequence, q_len, kv_len}; }
+    __device__ __forceinline__ Own rows_at(unsigned sequence, int, int q_len) const { return {sequence, q_len, 0}; }
 };
 
 // Sequences of any lengths, one after the other in one batch entry, as flash_attn_varlen_func takes them: two arrays of
@@ -36,7 +39,7 @@ struct Varlen {
         __device__ __forceinline__ bool has_rows() const { return is_there; }
         __device__ __forceinline__ int row(int of_sequence) const { return q_first + of_sequence; }
         __device__ __forceinline__ int key(int of_sequence) const { return k_first + of_sequence; }
-        __device__ __forceinline__ unsigned number(unsigned, unsigned head) const { return head; }
+        template <class Number> __device__ __forceinline__ Number number(Number, unsigned head) const { return head; }
     };
     // A block of rows behind the end of its sequence does not read where keys begin.
     __device__ __forceinline__ Own at(unsigned sequence, int first_row, int, int) const
@@ -45,5 +48,11 @@ struct Varlen {
         if (first_row >= q_len) return {0, q_first, q_len, 0, 0, false};
         const int k_first = __ldg(cu_seqlens_k + sequence);
         return {0, q_first, q_len, k_first, __ldg(cu_seqlens_k + sequence + 1) - k_first, true};
+    }
+    // The same of kernels that need no keys.
+    __device__ __forceinline__ Own rows_at(unsigned sequence, int first_row, int) const
+    {
+        const int first = __ldg(cu_seqlens_q + sequence), rows = __ldg(cu_seqlens_q + sequence + 1) - first;
+        return {0, first, rows, 0, 0, first_row < rows};
     }
 };

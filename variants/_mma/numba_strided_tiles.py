@@ -16,8 +16,9 @@ from variants._tiles.numba_grids import entry_of_head, head_of_entry
 def layout_tiles(head_dim: int, warps: int, dtype: str, aligned: int | None, varlen: bool = False) -> SimpleNamespace:
     """As `numba_tiles`, for rows that begin at multiples of `aligned` elements; None if those of a head are one run.
 
-    Besides, `rows_of` gives the address of a row of a head, and `stride_of` the bytes from a row to the next. Rows of
-    copies and stores are that far apart. `varlen`: all sequences are in one batch entry.
+    Besides, `rows_of` and `rows_at` give the address of a row of a head, that of the block or any, and `stride_of` the
+    bytes from a row to the next. Rows of copies and stores are that far apart. `varlen`: all sequences are in one batch
+    entry.
     """
     if aligned is None:
         return run_tiles(head_dim, warps, dtype)
@@ -35,6 +36,10 @@ def run_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
         return global_address(array) + first
 
     @cuda.jit(device=True, forceinline=True)
+    def rows_at(array, first, entry, head, row):
+        return global_address(array) + first
+
+    @cuda.jit(device=True, forceinline=True)
     def stride_of(array):
         return uint64(head_dim * STORED_BYTES)
 
@@ -46,8 +51,8 @@ def run_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
     def store_tile(target, stride, tile, rows):
         store_run(target, tile, rows)
 
-    own = {"rows_of": rows_of, "stride_of": stride_of, "copy_tile": copy_tile, "store_tile": store_tile}
-    return SimpleNamespace(**vars(tiles) | own)
+    places = {"rows_of": rows_of, "rows_at": rows_at, "stride_of": stride_of}
+    return SimpleNamespace(**vars(tiles) | places | {"copy_tile": copy_tile, "store_tile": store_tile})
 
 
 def strided_tiles(head_dim: int, warps: int, dtype: str, aligned: int, varlen: bool) -> SimpleNamespace:
@@ -58,10 +63,13 @@ def strided_tiles(head_dim: int, warps: int, dtype: str, aligned: int, varlen: b
     load_unit, store_unit = load_shared(UNIT_BYTES), store_global(UNIT_BYTES)
 
     @cuda.jit(device=True, forceinline=True)
-    def rows_of(array, first, heads, group, row):
-        entry, head = uint64(0 if varlen else entry_of_head(heads)), uint64(head_of_entry(heads) // uint32(group))
-        before = entry * uint64(array.strides[0]) + head * uint64(array.strides[1])
+    def rows_at(array, first, entry, head, row):
+        before = uint64(0 if varlen else entry) * uint64(array.strides[0]) + uint64(head) * uint64(array.strides[1])
         return global_address(array) + before + uint64(row) * uint64(array.strides[2])
+
+    @cuda.jit(device=True, forceinline=True)
+    def rows_of(array, first, heads, group, row):
+        return rows_at(array, first, entry_of_head(heads), head_of_entry(heads) // uint32(group), row)
 
     @cuda.jit(device=True, forceinline=True)
     def stride_of(array):
@@ -86,5 +94,5 @@ def strided_tiles(head_dim: int, warps: int, dtype: str, aligned: int, varlen: b
                 column = uint64(uint32(e) % uint32(UNITS) * uint32(UNIT_BYTES))
                 store_unit(target + offset + column, load_unit(tile + place(e)))
 
-    own = {"rows_of": rows_of, "stride_of": stride_of, "copy_tile": copy_tile, "store_tile": store_tile}
-    return SimpleNamespace(**vars(tiles) | own)
+    places = {"rows_of": rows_of, "rows_at": rows_at, "stride_of": stride_of}
+    return SimpleNamespace(**vars(tiles) | places | {"copy_tile": copy_tile, "store_tile": store_tile})

@@ -8,10 +8,7 @@ template <int ALIGNED, int WIDTH> struct StridedUnits {
     static constexpr int BYTES = UNIT * (int)sizeof(stored), PER_ROW = WIDTH / UNIT;
     static __device__ __forceinline__ int row(int e) { return e / PER_ROW; }
     static __device__ __forceinline__ int column(int e) { return e % PER_ROW * UNIT; }
-    static __device__ __forceinline__ unsigned place(int e)
-    {
-        return swizzled<row_bytes(WIDTH)>(row(e), column(e) / CHUNK) + column(e) % CHUNK * (int)sizeof(stored);
-    }
+    static __device__ __forceinline__ unsigned place(int e) { return ::place<WIDTH, UNIT>(e); }
 };
 
 template <int EXTENT, bool ANEW = false, int WIDTH = D, int ALIGNED>

@@ -17,9 +17,9 @@ constexpr int UNIT_BYTES = UNIT * (int)sizeof(stored);
 constexpr int UNITS = D / UNIT;  // per row
 
 // Where unit e of a run of rows lies in a tile.
-template <int WIDTH = D> __device__ __forceinline__ unsigned place(int e)
+template <int WIDTH = D, int UNIT = unit_over(WIDTH)> __device__ __forceinline__ unsigned place(int e)
 {
-    constexpr int UNIT = unit_over(WIDTH), UNITS = WIDTH / UNIT;
+    constexpr int UNITS = WIDTH / UNIT;
     const int element = e % UNITS * UNIT;
     return swizzled<row_bytes(WIDTH)>(e / UNITS, element / CHUNK) + element % CHUNK * (int)sizeof(stored);
 }
@@ -66,17 +66,17 @@ __device__ __forceinline__ void clear_tiles(unsigned char *tiles, int bytes)
     }
 }
 
-// Whether what this thread itself copied into a tile holds NaN or infinity.
-template <int EXTENT>
+// Whether what this thread itself copied into a tile holds NaN or infinity. It copied UNIT elements at once.
+template <int EXTENT, int UNIT = UNIT>
 __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
 {
     bool found = false;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < EXTENT * UNITS; e += THREADS) {
-        const unsigned char *unit = tile + place(e);
+    for (int e = threadIdx.x; e < EXTENT * (D / UNIT); e += THREADS) {
+        const unsigned char *unit = tile + place<D, UNIT>(e);
         if constexpr (UNIT > 1) {
 #pragma unroll
-            for (int i = 0; i < UNIT_BYTES; i += 4) found |= not_finite(*reinterpret_cast<const unsigned *>(unit + i));
+            for (int i = 0; i < UNIT * (int)sizeof(stored); i += 4) found |= not_finite(*reinterpret_cast<const unsigned *>(unit + i));
         } else {
             found |= not_finite(*reinterpret_cast<const unsigned short *>(unit));
         }

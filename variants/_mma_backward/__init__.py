@@ -12,16 +12,17 @@ import numpy as np
 from harness import Launch, Numerics, Problem
 from variants import _features as features
 from variants._features import Feature, Files, arguments, declarations, has_spans, stored
-from variants._mma import FRAGMENT, LOG2_E, MmaTile, elements_per_copy, tile_copy
-from variants._mma.rawkernel import COMMON_WITH_TILES
+from variants._mma import FRAGMENT, LOG2_E, MmaTile, tile_copy
+from variants._mma.rawkernel import COMMON_WITH_TILES, STRIDED
 from variants._mma_backward.order import order
 from variants._mma_backward.stats import stats
 from variants._mma_backward.tile import BackwardMmaTile, row_bytes
-from variants._tiles import Tile, blocks, grid
-from variants._tiles.backward import BackwardSchedule
+from variants._tiles import Tile, blocks
+from variants._tiles.backward import BackwardSchedule, key_grid_across
 from variants._tiles.grids import grid_side_by_side
-from variants._tiles.schedule import FLOAT32_BYTES, Schedule
+from variants._tiles.schedule import FLOAT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import SECTOR_BYTES, Integers
+from variants._tiles.tile_copies import TileCopy
 from variants._tiles.visits import Booleans, Visits, rule_of, tile_order
 
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
@@ -40,19 +41,32 @@ DQ_COLUMNS = 8
 
 
 def keys_grid(problem: Problem, tile: BackwardMmaTile) -> tuple[int, int, int]:
-    """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal."""
+    """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal.
+
+    With unpadded sequences, it has blocks for the one with the most keys; the others do without some.
+    """
+    if features.has_varlen(problem):
+        return key_grid_across(problem, tile)
     p, schedule = problem, MmaBackwardSchedule(problem, tile)
     reach = None if p.mask.is_run else Schedule(p, tile).key_visits
     # Q_i and dO_i, and dQ_i, of all heads that share K and V.
     tile_bytes = p.group * tile.Br * p.head_dim * (2 * p.itemsize_bytes + FLOAT32_BYTES)
-    knows_heads = has_spans(p) or p.dropout > 0 or features.changes_scores(p)
+    knows_heads = has_spans(p) or p.dropout > 0 or features.changes_scores(p) or not p.layout.is_dense
     return grid_side_by_side(p, p.kv_heads_count, schedule.key_visits, tile_bytes, knows_heads, reach)
 
 
-def gradient_of_Q(added: bool) -> Feature:
+def gradient_of_Q(problem: Problem, added: bool) -> Feature:
     """Return where dQ is computed: whether blocks that own keys add to it in memory."""
-    chosen = ("AddedInMemory", (RUNNING,)) if added else ("ComputedElsewhere", ())
+    in_memory = "AddedBySequence" if features.has_varlen(problem) else "AddedInMemory"
+    chosen = (in_memory, (RUNNING,)) if added else ("ComputedElsewhere", ())
     return Feature("DQ", *chosen, ((FOLDER, "dq.cuh"),))
+
+
+def of_layouts(problem: Problem) -> tuple[Feature, Feature]:
+    """Return where the rows of tensors and of their gradients lie, the last parameters of kernels."""
+    files = features.LAYOUT_FILES if problem.layout.is_dense else (*features.LAYOUT_FILES, *STRIDED)
+    own, gradients = features.layout(problem), features.gradient_layout(problem)
+    return replace(own, files=files), replace(gradients, files=files)
 
 
 def mma_kernel(
@@ -67,7 +81,7 @@ def mma_kernel(
     """The kernel `name` of variants/`folder`/`file`, before which tiles.cuh, its features and then `parts` are put."""
     from variants._tiles.rawkernel import raw_kernel
 
-    options = tuple(f"-D{size}={value}" for size, value in sizes.items())
+    options = tuple(f"-D{size}={value}" for size, value in {**sizes, "DV": problem.v_width}.items())
     files, using = declarations(features)
     return raw_kernel(folder, name, options, (*stored(problem.dtype), *COMMON_WITH_TILES, *files), using, file, parts)
 
@@ -118,12 +132,14 @@ def order_of_keys(problem: Problem, tile: BackwardMmaTile) -> Feature:
 def keys_features(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> tuple[Feature, ...]:
     """The features of the kernel whose blocks own keys, in the order of its parameters."""
     limits, dropout = features.mirrored_limits(problem), features.dropout(problem)
-    return limits, dropout, gradient_of_Q(adds_dQ), score_terms(problem), order_of_keys(problem, tile)
+    of_scores, sequences = (gradient_of_Q(problem, adds_dQ), score_terms(problem)), features.mirrored_sequences(problem)
+    return limits, dropout, *of_scores, order_of_keys(problem, tile), sequences, *of_layouts(problem)
 
 
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:
     """The kernel of keys.cu."""
-    parts, of_keys = (*FRAGMENTS, *OWNING_KEYS), keys_features(problem, tile, adds_dQ)
+    strided = () if problem.layout.is_dense else ((FOLDER, "strided_anew.cuh"),)
+    parts, of_keys = (*FRAGMENTS, *strided, *OWNING_KEYS), keys_features(problem, tile, adds_dQ)
     return mma_kernel(FOLDER, "keys.cu", "bwd_mma_of_keys", problem, size_options(problem, tile), of_keys, parts)
 
 
@@ -137,23 +153,37 @@ def keys_launch(problem: Problem, kernel: Any, tile: BackwardMmaTile, adds_dQ: b
 def end_kernel(problem: Problem, name: str, adds_dQ: bool, stats_of_tiles: bool = False, in_order: bool = False) -> Any:
     """The kernel of prepare.cu or round.cu, `name`."""
     sizes = {"D": problem.head_dim, "BR": END_ROWS, "WARPS": END_WARPS}
-    types = (gradient_of_Q(adds_dQ), stats(stats_of_tiles), order(in_order))
+    types = (gradient_of_Q(problem, adds_dQ), stats(stats_of_tiles), order(in_order))
+    types = (*types, features.sequences(problem), *of_layouts(problem))
     return mma_kernel(FOLDER, f"{name}.cu", f"bwd_mma_{name}", problem, sizes, types)
+
+
+def end_grid(problem: Problem) -> tuple[int, int, int]:
+    """(blocks of rows, heads, sequences), with blocks for the longest of unpadded sequences."""
+    sequences, rows = features.sequence_extents(problem)
+    return blocks(rows, END_ROWS), problem.heads, sequences
 
 
 def prepare_launch(problem: Problem, kernel: Any, adds_dQ: bool, in_order: bool = False) -> Launch:
     """The launch that computes D, and L = log2(e) lse."""
-    types = arguments((gradient_of_Q(adds_dQ), order(in_order)))
-    args = ("O", "dO", "lse", "L", "D", np.int32(problem.q_len), *types)
-    return end_launch(problem, kernel, args, tiles=2)
+    types = (gradient_of_Q(problem, adds_dQ), order(in_order), features.sequences(problem), *of_layouts(problem))
+    args = ("O", "dO", "lse", "L", "D", np.int32(problem.q_len), *arguments(types))
+    return _end_launch(problem, kernel, args, tiles=2)
 
 
-def end_launch(problem: Problem, kernel: Any, args: tuple[Any, ...], tiles: int) -> Launch:
+def round_launch(problem: Problem, kernel: Any) -> Launch:
+    """The launch that writes dQ, which blocks added in memory."""
+    _, gradients = of_layouts(problem)
+    types = arguments((gradient_of_Q(problem, added=True), features.sequences(problem), gradients))
+    return _end_launch(problem, kernel, ("dQ", np.int32(problem.q_len), np.float32(problem.tau), *types), tiles=1)
+
+
+def _end_launch(problem: Problem, kernel: Any, args: tuple[Any, ...], tiles: int) -> Launch:
     """The launch of such a kernel, with so many tiles of rows on chip, and a float for each row."""
-    row_blocks, shared_bytes = blocks(problem.q_len, END_ROWS), tiles * END_ROWS * row_bytes(problem.head_dim)
+    shared_bytes = tiles * END_ROWS * row_bytes(problem.head_dim)
     return Launch(
         kernel,
-        grid(problem, row_blocks),
+        end_grid(problem),
         (32 * END_WARPS,),
         args,
         shared_bytes=shared_bytes + FLOAT32_BYTES * END_ROWS,
@@ -164,29 +194,30 @@ class MmaBackwardSchedule(BackwardSchedule):
     """The bytes of tiles that are copied with up to 16 bytes per lane, and of dQ in whole fragments."""
 
     @property
-    def at_once(self) -> int:
-        """Elements that a lane copies."""
-        return elements_per_copy(self.problem.head_dim)
+    def copy(self) -> TileCopy:
+        """How tiles are brought on chip. Lanes store as many elements at once."""
+        return tile_copy(self.problem.head_dim, features.rows_aligned_to(self.problem))
 
     @property
-    def Q_bytes(self) -> Integers:
-        """(T_r,): bytes of storing dQ_i, a copy's elements per lane."""
-        return self.row_block_bytes(self.problem.head_dim, self.problem.itemsize_bytes, self.at_once)
+    def dQ_bytes(self) -> Integers:
+        """(T_r,): bytes of storing dQ_i."""
+        return self.row_bytes("dQ", elements_per_lane=self.copy.elements_per_lane)
 
-    @property
-    def copied_Q_bytes(self) -> Integers:
-        """(T_r,): bytes of bringing Q_i, O_i or dO_i on chip."""
-        return self.row_bytes("Q", tile_copy(self.problem.head_dim))
+    def copied_bytes(self, *names: str) -> Integers:
+        """(T_r,): bytes of bringing row block i of tensors on chip; names are Q, O and dO."""
+        return np.sum([self.row_bytes(name, self.copy) for name in names], axis=0)
 
     @property
     def copied_key_tile_bytes(self) -> Integers:
         """(S, T_c): bytes of bringing K_j, or V_j, on chip once for every query head."""
-        return self.key_tile_bytes(tile_copy(self.problem.head_dim))
+        return self.key_tile_bytes(self.copy)
 
-    @property
-    def seen_K_bytes(self) -> Integers:
-        """(T_c,): bytes of bringing K_j, or V_j, on chip once for each of their heads; 0 where no row sees a key."""
-        return (self.key_visits > 0) * (self.copied_key_tile_bytes // self.problem.group)
+    def own_key_bytes(self, name: str) -> Integers:
+        """(T_c,): bytes of tile j of K, V, dK or dV, once for each key/value head."""
+        is_copied = not name.startswith("d")
+        how = (self.copy, 1) if is_copied else (None, self.copy.elements_per_lane)
+        moved: Integers = np.sum(self._moved(name, self.first_keys, self._keys, *how), axis=1)
+        return moved
 
     @functools.cached_property
     def mixed(self) -> Booleans:
@@ -217,19 +248,37 @@ class MmaBackwardSchedule(BackwardSchedule):
         heads = p.batch * p.heads // len(p.spans[0])
         return np.broadcast_to(heads * fragments * bytes_of_one, (len(p.spans[0]), len(fragments)))
 
-    @property
-    def K_bytes(self) -> Integers:
-        """(T_c,): bytes of storing dK_j, or dV_j, once for each of their own heads, a copy's elements per lane."""
-        return self.key_tile_bytes(elements_per_lane=self.at_once) // self.problem.group
-
 
 def running_shape(problem: Problem) -> tuple[int, ...]:
-    """Shape of dQ summed in fragments of 16 rows and 8 columns: (batch, heads, T_r, T_d, 4, 32)."""
+    """Shape of dQ summed in fragments of 16 rows and 8 columns: (batch, heads, T_r, T_d, 4, 32).
+
+    Each of several unpadded sequences has fragments of its own.
+    """
     p = problem
-    return (p.batch, p.heads, blocks(p.q_len, FRAGMENT), blocks(p.head_dim, DQ_COLUMNS), 4, 32)
+    sequences = p.sequences
+    row_blocks = blocks(p.q_len, FRAGMENT) if sequences is None else p.q_len // FRAGMENT + sequences.sequence_count
+    return (p.batch, p.heads, row_blocks, blocks(p.head_dim, DQ_COLUMNS), 4, 32)
+
+
+def mma_schedules(problem: Problem, tile: Sizes) -> tuple[MmaBackwardSchedule, ...]:
+    """Return the tiles of each unpadded sequence; of the whole problem if it has no such sequences."""
+    if problem.sequences is None:
+        return (MmaBackwardSchedule(problem, tile),)
+    return tuple(MmaBackwardSchedule(problem, tile, number) for number in range(problem.sequences.sequence_count))
+
+
+def end_schedules(problem: Problem) -> tuple[MmaBackwardSchedule, ...]:
+    """Return the tiles of the launches before and after, as `mma_schedules`."""
+    return mma_schedules(problem, Tile(END_ROWS, END_ROWS))
+
+
+def end_start_bytes(problem: Problem) -> int:
+    """Return bytes of reading where the rows of sequences begin and end in one of these launches."""
+    return features.start_bytes(problem, END_WARPS, int(np.prod(end_grid(problem))), 0)
 
 
 def prepare_bytes(problem: Problem) -> tuple[int, int]:
     """(read, written) by the launch that sums over rows: O, dO and lse; L and D."""
-    s = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
-    return int((2 * s.copied_Q_bytes + s.stat_bytes).sum()), int(2 * s.stat_bytes.sum())
+    own = end_schedules(problem)
+    read_bytes = sum(int((s.copied_bytes("O", "dO") + s.stat_bytes).sum()) for s in own)
+    return read_bytes + end_start_bytes(problem), sum(int(2 * s.stat_bytes.sum()) for s in own)

@@ -44,12 +44,13 @@ template <int EXTENT> __device__ __forceinline__ void copy_tile_anew(unsigned ti
 }
 
 // copied_not_finite, with one load for each unit.
-template <int EXTENT> __device__ __forceinline__ bool copied_not_finite_anew(const unsigned char *tile)
+template <int EXTENT, int UNIT = UNIT>
+__device__ __forceinline__ bool copied_not_finite_anew(const unsigned char *tile)
 {
     bool found = false;
 #pragma unroll 1
-    for (int e = thread_anew(); e < EXTENT * UNITS; e += THREADS) {
-        const unsigned char *const unit = tile + place(e);
+    for (int e = thread_anew(); e < EXTENT * (D / UNIT); e += THREADS) {
+        const unsigned char *const unit = tile + place<D, UNIT>(e);
         uint4 words = make_uint4(0, 0, 0, 0);
         if constexpr (UNIT == 8) words = *reinterpret_cast<const uint4 *>(unit);
         if constexpr (UNIT == 4) {

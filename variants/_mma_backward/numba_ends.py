@@ -12,6 +12,7 @@ import numpy as np
 from numba import cuda, int32, uint32, uint64
 from numba.cuda import libdevice
 
+from variants._features.numba_sequences import numba_sequences
 from variants._mma.numba_mma import (
     ALL_LANES,
     CHUNK_BYTES,
@@ -30,10 +31,12 @@ from variants._mma.numba_mma import (
     thread_index,
     wait_for_copies,
 )
-from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
+from variants._mma.numba_strided_tiles import layout_tiles
+from variants._mma.numba_tiles import STORED_BYTES
 from variants._mma_backward import DQ_COLUMNS, END_ROWS, END_WARPS
 from variants._mma_backward.numba_dq import FLOAT_BYTES, FRAGMENT, ZERO, as_float, load_fragment, to_lane
 from variants._mma_backward.numba_order import begin_turns, turn_of
+from variants._mma_backward.numba_rows_of_sequence import numba_rows_of_sequence
 from variants._mma_backward.numba_stats import numba_stats
 
 BR, WARPS = END_ROWS, END_WARPS  # rows per block
@@ -46,29 +49,40 @@ load_number, store_number, store_numbers = load_global(4), store_global(4), stor
 wait_for_all = wait_for_copies(0)
 
 
-# A head's first fragment of dQ of the block's, of so many tiles of 8 columns: where it lies.
-@cuda.jit(device=True, forceinline=True)
-def first_fragment(dQ, q_len, first_row, DQ_TILES):
-    row_fragments = uint64(uint32(q_len + 15) >> uint32(4))
-    fragments = (head_index() * row_fragments + uint64(uint32(first_row) >> uint32(4))) * uint64(DQ_TILES)
-    return global_address(dQ) + fragments * uint64(FRAGMENT * FLOAT_BYTES)
-
-
 @functools.cache
 def end_kernels(
-    head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool = False, in_order: bool = False
+    head_dim: int,
+    dtype: str,
+    aligned: int | None,
+    varlen: bool,
+    adds_dQ: bool,
+    stats_of_tiles: bool = False,
+    in_order: bool = False,
 ) -> SimpleNamespace:
     """The kernels `bwd_mma_prepare` and `bwd_mma_round`; `adds_dQ`: blocks add their parts to dQ in memory.
 
-    `stats_of_tiles`: see `stats`. `in_order`: see `order`.
+    `aligned`, `varlen`: as of `layout_tiles`. `stats_of_tiles`: see `stats`. `in_order`: see `order`.
     """
     D = head_dim
-    tiles, mma = numba_tiles(D, WARPS, dtype), numba_mma(dtype)
+    tiles, mma = layout_tiles(D, WARPS, dtype, aligned, varlen), numba_mma(dtype)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
-    packed, unpacked = mma.packed, mma.unpacked
+    packed, unpacked, rows_at, stride_of = mma.packed, mma.unpacked, tiles.rows_at, tiles.stride_of
     TILE_BYTES = BR * ROW_BYTES
     DQ_TILES = -(-D // DQ_COLUMNS)
     stat_rows = numba_stats(stats_of_tiles)
+    sequence_at, has_rows, row_in_Q, _, number_of, _ = numba_sequences(varlen)
+    fragments_before = numba_rows_of_sequence(varlen).fragments
+
+    @cuda.jit(device=True, forceinline=True)
+    def head_number(own):
+        return uint64(number_of(own, head_index(), cuda.blockIdx.y))
+
+    # The first fragment of dQ of the block's rows: where it lies. `q_len`: rows of the head, in all sequences.
+    @cuda.jit(device=True, forceinline=True)
+    def first_fragment(dQ, own, q_len, first_row):
+        before = fragments_before(head_number(own), q_len, row_in_Q(own, int32(0)))
+        fragments = (before + uint64(uint32(first_row) >> uint32(4))) * uint64(DQ_TILES)
+        return global_address(dQ) + fragments * uint64(FRAGMENT * FLOAT_BYTES)
 
     # The sum of what the lanes have that share a row.
     @cuda.jit(device=True, forceinline=True)
@@ -101,9 +115,9 @@ def end_kernels(
 
     # Line 3: dQ = 0.
     @cuda.jit(device=True, forceinline=True)
-    def clear_dQ(dQ, q_len, first_row, rows):
+    def clear_dQ(dQ, own, q_len, first_row, rows):
         if adds_dQ:
-            to = first_fragment(dQ[0], q_len, first_row, DQ_TILES)
+            to = first_fragment(dQ[0], own, q_len, first_row)
             quads = int32((int32(rows + 15) >> 4) * (DQ_TILES * FRAGMENT // 4))
             e = thread_index()
             while e < quads:
@@ -127,30 +141,39 @@ def end_kernels(
                 store_number(global_address(delta) + at, NOTHINGS[0])
                 r = int32(r + THREADS)
 
+    # The block's first row of O, dO or dQ. Of `layout` and `gradients` there is nothing to ask: arrays know their
+    # strides.
+    @cuda.jit(device=True, forceinline=True)
+    def first_of(array, first, first_row):
+        return rows_at(array, first * uint64(D * STORED_BYTES), cuda.blockIdx.z, cuda.blockIdx.y, first_row)
+
     # Dao 2023, arXiv 2307.08691, algorithm 2, lines 3 and 4. And L = log2(e) lse.
     @cuda.jit(launch_bounds=THREADS)
-    def bwd_mma_prepare(O, dO, lse, L, delta, q_len, dQ, order):
+    def bwd_mma_prepare(O, dO, lse, L, delta, q_len, dQ, order, sequences, layout, gradients):
         O_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         dO_tile = uint32(O_tile + TILE_BYTES)
         first_row = int32(cuda.blockIdx.x * BR)
-        rows = int32(min(int32(BR), int32(q_len - first_row)))
-        first = head_index() * uint64(q_len) + uint64(first_row)
+        own = sequence_at(sequences, cuda.blockIdx.z, first_row, q_len, int32(0))
+        if not has_rows(own):
+            return
+        rows, row = int32(min(int32(BR), int32(own.q_len - first_row))), int32(row_in_Q(own, first_row))
+        first = head_number(own) * uint64(q_len) + uint64(row)
         if D % CHUNK != 0:
             for e in range(thread_index(), int32(2 * TILE_BYTES // CHUNK_BYTES), int32(cuda.blockDim.x)):
                 store_chunk(O_tile + uint32(e) * uint32(CHUNK_BYTES), NOTHINGS)
             cuda.syncthreads()
-        copy_tile(O_tile, BR, global_address(O) + first * uint64(D * STORED_BYTES), rows)
-        copy_tile(dO_tile, BR, global_address(dO) + first * uint64(D * STORED_BYTES), rows)
+        copy_tile(O_tile, BR, first_of(O, first, row), stride_of(O), rows)
+        copy_tile(dO_tile, BR, first_of(dO, first, row), stride_of(dO), rows)
         commit_copies()
-        clear_dQ(dQ, q_len, first_row, rows)
+        clear_dQ(dQ, own, q_len, first_row, rows)
         begin_all_turns(order, q_len, first_row)
-        thread, first_stat = thread_index(), head_index() * uint64(stat_rows(q_len)) + uint64(first_row)
+        thread, first_stat = thread_index(), head_number(own) * uint64(stat_rows(q_len)) + uint64(row)
         of_row = (first + uint64(thread)) * uint64(FLOAT_BYTES)
         stat_of_row = (first_stat + uint64(thread)) * uint64(FLOAT_BYTES)
         if thread < rows:
             lse_of_row = as_float(load_number(global_address(lse) + of_row))
             store_number(global_address(L) + stat_of_row, uint32(libdevice.float_as_int(LOG2_E * lse_of_row)))
-        fill_stats(L, delta, q_len, first_row, rows, first_stat)
+        fill_stats(L, delta, own.q_len, first_row, rows, first_stat)
         wait_for_all()
         cuda.syncthreads()
 
@@ -162,14 +185,17 @@ def end_kernels(
 
     # Line 20: return dQ, which is times tau, in the problem's own dtype and order.
     @cuda.jit(launch_bounds=THREADS)
-    def bwd_mma_round(dQ, q_len, tau, running):
+    def bwd_mma_round(dQ, q_len, tau, running, sequences, gradients):
         dQ_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         first_row = int32(cuda.blockIdx.x * BR)
-        rows, lane = int32(min(int32(BR), int32(q_len - first_row))), lane_index()
-        own = first_fragment(running[0], q_len, first_row, DQ_TILES) + to_lane(lane)
+        own = sequence_at(sequences, cuda.blockIdx.z, first_row, q_len, int32(0))
+        if not has_rows(own):
+            return
+        rows, lane = int32(min(int32(BR), int32(own.q_len - first_row))), lane_index()
+        lanes = first_fragment(running[0], own, q_len, first_row) + to_lane(lane)
         f, fragments = int32(uint32(thread_index()) >> uint32(5)), int32((int32(rows + 15) >> 4) * DQ_TILES)
         while f < fragments:
-            c = own + uint64(uint32(f)) * uint64(FRAGMENT * FLOAT_BYTES)
+            c = lanes + uint64(uint32(f)) * uint64(FRAGMENT * FLOAT_BYTES)
             first_of_fragment = uint32(uint32(f) // uint32(DQ_TILES) * uint32(16) + (lane >> uint32(2)))
             column = uint32(f) % uint32(DQ_TILES)
             c0, c1, c2, c3 = load_fragment(c)
@@ -178,7 +204,8 @@ def end_kernels(
             store_word(at + swizzled(ROW_BYTES, uint32(first_of_fragment + 8), column), packed(tau * c2, tau * c3))
             f = int32(f + WARPS)
         cuda.syncthreads()
-        first = head_index() * uint64(q_len) + uint64(first_row)
-        store_tile(global_address(dQ) + first * uint64(D * STORED_BYTES), dQ_tile, rows)
+        row = int32(row_in_Q(own, first_row))
+        first = head_number(own) * uint64(q_len) + uint64(row)
+        store_tile(first_of(dQ, first, row), stride_of(dQ), dQ_tile, rows)
 
     return SimpleNamespace(bwd_mma_prepare=bwd_mma_prepare, bwd_mma_round=bwd_mma_round)

@@ -13,8 +13,9 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from harness import Problem
-from variants._features import has_spans
+from variants._features import has_spans, has_varlen, rows_aligned_to
 from variants._features.numba_dropout import numba_dropout
+from variants._features.numba_sequences import numba_sequences
 from variants._features.numba_tile_order import NumbaRule
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
@@ -29,16 +30,18 @@ from variants._mma.numba_mma import (
     unknown,
     wait_for_copies,
 )
-from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
+from variants._mma.numba_strided_tiles import layout_tiles
+from variants._mma.numba_tiles import STORED_BYTES
 from variants._mma_backward import BackwardMmaTile, numba_terms
+from variants._mma_backward.numba_anew import copies_anew
 from variants._mma_backward.numba_limits import numba_limits
 from variants._mma_backward.numba_not_finite import numba_not_finite
-from variants._mma_backward.numba_products import NOTHING, copies_anew, numba_products
-from variants._mma_backward.numba_scoring import KeyBlock, head_of, numba_scoring
+from variants._mma_backward.numba_products import NOTHING, numba_products
+from variants._mma_backward.numba_rows_of_sequence import numba_rows_of_sequence
+from variants._mma_backward.numba_scoring import KeyBlock, numba_scoring, query_heads
 from variants._mma_backward.numba_seen import Pairs, Turn, numba_seen
 from variants._mma_backward.numba_shares import FLOAT_BYTES, numba_shares
 from variants._mma_backward.numba_turns import numba_turns
-from variants._tiles.numba_grids import head_index_across
 from variants._tiles.visits import numba_rule
 
 NOT_A_NUMBER = np.uint32(0x7FFFFFFF)
@@ -70,8 +73,9 @@ def nowhere(dQ):
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:
     """The kernel `bwd_mma_of_keys`; `adds_dQ`: blocks add their parts to dQ in memory."""
     p = problem
-    rule = numba_rule(p, tile)
-    return _keys_kernel(p.head_dim, tile, p.dtype, adds_dQ, has_spans(p), p.dropout > 0, numba_terms(p), rule)
+    rule, aligned = numba_rule(p, tile), rows_aligned_to(p)
+    of_scores = has_spans(p), p.dropout > 0, numba_terms(p), rule
+    return _keys_kernel(p.head_dim, tile, p.dtype, adds_dQ, *of_scores, aligned, has_varlen(p))
 
 
 @functools.cache
@@ -84,15 +88,18 @@ def _keys_kernel(
     drops: bool,
     terms: tuple[str, ...],
     rule: NumbaRule | None,
+    aligned: int | None,
+    varlen: bool,
 ) -> Any:
     D, BR, BC = head_dim, tile.Br, tile.Bc
-    tiles, clearing = numba_tiles(D, tile.warps, dtype), numba_not_finite(D, dtype)
+    tiles, clearing = layout_tiles(D, tile.warps, dtype, aligned, varlen), numba_not_finite(D, dtype)
     shares, seen, limits_ = numba_shares(D, tile, adds_dQ), numba_seen(spans), numba_limits(spans, BC)
     products = numba_products(D, tile, dtype, adds_dQ, spans)
-    scoring = numba_scoring(D, tile, dtype, adds_dQ, spans, drops, terms, rule)
+    scoring = numba_scoring(D, tile, dtype, adds_dQ, spans, drops, terms, rule, varlen)
     turns = numba_turns(tile, shares.LAG, rule)
     THREADS, copy_tile, store_tile = tiles.THREADS, tiles.copy_tile, tiles.store_tile
-    copied_not_finite, copy_tile_anew = tiles.copied_not_finite, copies_anew(D, tile, dtype)
+    copied_not_finite, copy_tile_anew = tiles.copied_not_finite, copies_anew(D, tile, dtype, aligned)
+    rows_at, stride_of = tiles.rows_at, tiles.stride_of
     clear_not_finite, move_not_finite = clearing.clear_not_finite, clearing.move_not_finite
     HANDS_WEIGHTS, LAG, STAGES = shares.HANDS_WEIGHTS, shares.LAG, shares.STAGES
     KEYS_BYTES, ROWS_BYTES, SHARED_STATS = shares.KEYS_BYTES, shares.ROWS_BYTES, shares.SHARED_STATS
@@ -105,17 +112,24 @@ def _keys_kernel(
     count, first_row_of, note, scores = turns.count, turns.first_row, turns.note, turns.scores
     after, before, room, copy_entry = turns.after, turns.before, turns.room, turns.copy_entry
     pairs, compute, hides_some = turns.pairs, turns.compute, turns.hides_some
-    NUMBERS, FLAG = turns.NUMBERS + 1, turns.NUMBERS * FLOAT_BYTES
+    NUMBERS, FLAG = turns.NUMBERS + 1 + varlen, turns.NUMBERS * FLOAT_BYTES
+    sequence_at, has_rows, first_of, _, _, _ = numba_sequences(varlen)
+    own_rows, head_of = numba_rows_of_sequence(varlen), query_heads(varlen)
+    note_rows, first_row_in_Q, kv_head_across = own_rows.note, own_rows.first_row, own_rows.head_across
 
     # Lines 8 and 9: load Q_i, dO_i, L_i, D_i.
     @cuda.jit(device=True, forceinline=True)
     def copy_rows(rows_of, block, turn):
         rows = int32(min(int32(BR), int32(block.q_len - turn.first_row)))
-        first = head_of(block, turn) * uint64(uint32(block.q_len)) + uint64(uint32(turn.first_row))
+        row = int32(first_row_in_Q(block.noted) + turn.first_row)
+        first = head_of(block, turn) * uint64(uint32(block.all_rows)) + uint64(uint32(row))
         stage = int32(uint32(turn.number) % uint32(STAGES))
         Q_i = Q_tile(block.chip, stage)
-        copy_tile_anew(Q_i, global_address(rows_of.Q) + first * uint64(D * STORED_BYTES), rows)
-        copy_tile_anew(uint32(Q_i + ROWS_BYTES), global_address(rows_of.dO) + first * uint64(D * STORED_BYTES), rows)
+        place, head = first * uint64(D * STORED_BYTES), uint32(cuda.blockIdx.x * block.group + turn.head)
+        Q_rows = rows_at(rows_of.Q, place, cuda.blockIdx.z, head, row)
+        copy_tile_anew(Q_i, Q_rows, stride_of(rows_of.Q), rows)
+        dO_rows = rows_at(rows_of.dO, place, cuda.blockIdx.z, head, row)
+        copy_tile_anew(uint32(Q_i + ROWS_BYTES), dO_rows, stride_of(rows_of.dO), rows)
         thread = thread_index()
         if thread < BR:
             L_at = L_of(block.chip, stage, thread)
@@ -138,11 +152,15 @@ def _keys_kernel(
                     store_word(L_of(chip, stage, r), NOT_A_NUMBER)
             cuda.syncthreads()
 
-    # Where the block's keys begin in K, V, dK and dV.
+    # Where the block's keys begin among those of all heads, in bytes; and in K, V, dK or dV.
     @cuda.jit(device=True, forceinline=True)
-    def place_of_keys(first_key, kv_len):
-        first = uint64(head_index_across()) * uint64(uint32(kv_len)) + uint64(uint32(first_key))
+    def place_of_keys(first_key, all_keys):
+        first = uint64(kv_head_across()) * uint64(uint32(all_keys)) + uint64(uint32(first_key))
         return first * uint64(D * STORED_BYTES)
+
+    @cuda.jit(device=True, forceinline=True)
+    def keys_at(array, place, first_key):
+        return rows_at(array, place, cuda.blockIdx.z, cuda.blockIdx.x, first_key)
 
     # Lines 10 to 16. Half of eight warps score while the others sum: exponentials, and products, at the same time.
     @cuda.jit(device=True, forceinline=True)
@@ -162,26 +180,36 @@ def _keys_kernel(
             if LAG and turn.number > 0:
                 sum_handed(sums, block, before(numbers, turn), dQ)
 
+    # Of `layout` and `gradients` there is nothing to ask: arrays know their strides.
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def bwd_mma_of_keys(
-        Q, K, V, dO, L, delta, dK, dV, q_len, kv_len, group, tau, tau2, limits, dropout, dQ, terms, order
-    ):
+        Q, K, V, dO, L, delta, dK, dV, q_len, kv_len, group, tau, tau2, limits, dropout, dQ, terms, order,
+        sequences, layout, gradients,
+    ):  # fmt: skip
         K_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         V_tile = uint32(K_tile + KEYS_BYTES)
         numbers = shared_address(cuda.shared.array(NUMBERS, uint32))
-        keys_not_finite, bits = uint32(numbers + uint32(FLAG)), room()
+        keys_not_finite, noted, bits = uint32(numbers + uint32(FLAG)), uint32(numbers + uint32(FLAG + 4)), room()
 
         # Line 5: the block owns K_j, V_j, dK_j and dV_j of one head. L is lse times log2 e, D = rowsum(dO o O), tau2 is
         # tau times log2 e, or what S is multiplied by before score terms. The grid is (heads of K and V, tiles of keys,
         # batch): the first keys, which most rows see where causal, of all heads start first.
-        first_key = int32(cuda.blockIdx.y * BC)
+        # Rows and keys are counted from the beginning of the sequence.
+        first_key, all_rows, all_keys = int32(cuda.blockIdx.y * BC), q_len, kv_len
+        own = sequence_at(sequences, cuda.blockIdx.z, first_key, kv_len, q_len)
+        if not has_rows(own):
+            return
+        kv_len, q_len = own.q_len, own.kv_len  # it is mirrored
         keys = int32(min(int32(BC), int32(kv_len - first_key)))
         seeing = of_block(limits, cuda.blockIdx.z, first_key, keys, kv_len, q_len)
-        block = KeyBlock(K_tile, seeing, keys_not_finite, first_key, q_len, group, tau2, dropout, terms, kv_len)
+        block = KeyBlock(
+            K_tile, seeing, keys_not_finite, first_key, q_len, group, tau2, dropout, terms, kv_len, all_rows, noted
+        )
         rows_of, sums_of = RowsInMemory(Q, dO, L, delta), dQ_place(dQ)
         if thread_index() == 0:
             last_key = int32(first_key + keys - 1)
             note(numbers, first_seeing(seeing, first_key), end_seeing(seeing, last_key), group, order, q_len)
+            note_rows(noted, own)
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
@@ -195,9 +223,10 @@ def _keys_kernel(
         clear_sums(sums)
         turn = Turn(int32(0), int32(0), first_row_of(numbers))
         if count(numbers) > 0:
-            first_kv = place_of_keys(first_key, kv_len)
-            copy_tile(K_tile, BC, global_address(K) + first_kv, keys)
-            copy_tile(V_tile, BC, global_address(V) + first_kv, keys)
+            own_key = int32(first_of(own, first_key))
+            first_kv = place_of_keys(own_key, all_keys)
+            copy_tile(K_tile, BC, keys_at(K, first_kv, own_key), stride_of(K), keys)
+            copy_tile(V_tile, BC, keys_at(V, first_kv, own_key), stride_of(V), keys)
             copy_rows(rows_of, block, turn)
             commit_copies()
             wait_for_all()
@@ -239,8 +268,9 @@ def _keys_kernel(
             gather(V_tile, sums[0], factor(dropout))
         cuda.syncthreads()
         key = unknown(first_key)
-        stored, end_kv = int32(min(int32(BC), int32(kv_len - key))), place_of_keys(key, kv_len)
-        store_tile(global_address(dK) + end_kv, K_tile, stored)
-        store_tile(global_address(dV) + end_kv, V_tile, stored)
+        stored, own_key = int32(min(int32(BC), int32(kv_len - key))), int32(first_of(own, key))
+        end_kv = place_of_keys(own_key, all_keys)
+        store_tile(keys_at(dK, end_kv, own_key), stride_of(dK), K_tile, stored)
+        store_tile(keys_at(dV, end_kv, own_key), stride_of(dV), V_tile, stored)
 
     return bwd_mma_of_keys

@@ -1,17 +1,16 @@
 """Products of a block that owns keys, and what becomes of them on their way from one to the next.
 
-The CUDA twins are products.cuh and anew.cuh: same names, same order. What depends on the thread's index is computed
-anew, see `thread_index`: registers are for sums.
+The CUDA twin is products.cuh: same names, same order. What depends on the thread's index is computed anew, see
+`thread_index`: registers are for sums.
 """
 
 from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-from numba import cuda, int32, uint32, uint64
+from numba import cuda, int32, uint32
 from numba.cuda import libdevice, types
 from numba.cuda.extending import intrinsic
 
@@ -21,7 +20,6 @@ from variants._mma.numba_mma import (
     A_FRAGMENT,
     ALL_LANES,
     chunks_further,
-    keep_loop,
     load_matrices,
     load_matrices_transposed,
     load_shared,
@@ -76,43 +74,6 @@ def store_matrices(at, x):
 def load_floats(at):
     low, high = load_pair(at)
     return libdevice.int_as_float(int32(low)), libdevice.int_as_float(int32(high))
-
-
-def copies_anew(head_dim: int, tile: BackwardMmaTile, dtype: str) -> Any:
-    """`copy_tile_anew`, of the rows of a tile."""
-    D, BR = head_dim, tile.Br
-    tiles = numba_tiles(D, tile.warps, dtype)
-    THREADS, ROW_BYTES, UNIT, UNITS = tiles.THREADS, tiles.ROW_BYTES, tiles.UNIT, tiles.UNITS
-    UNIT_BYTES = 2 * UNIT
-    place, copy_unit = tiles.place, tiles.copy_unit
-
-    # Steps are whole lines of swizzled rows: constants.
-    WHOLE_LINES = UNIT > 1 and BR * UNITS % THREADS == 0 and THREADS % (8 * UNITS) == 0
-
-    @cuda.jit(device=True, forceinline=True)
-    def copy_step(step, tile, source):
-        copy_unit(
-            uint32(tile + step * (THREADS // UNITS) * ROW_BYTES), source + uint64(step * THREADS * UNIT_BYTES), True
-        )
-
-    copy_steps = unrolled(BR * UNITS // THREADS if WHOLE_LINES else 1, copy_step)
-
-    # copy_tile, of BR rows, by the thread read anew.
-    @cuda.jit(device=True, forceinline=True)
-    def copy_tile_anew(tile, source, rows):
-        thread = thread_index()
-        if WHOLE_LINES and rows >= BR:
-            copy_steps(uint32(tile + place(thread)), source + uint64(uint32(thread)) * uint64(UNIT_BYTES))
-        else:
-            e = int32(thread)
-            while e < BR * UNITS:
-                keep_loop()
-                valid = e < int32(rows * UNITS)
-                at = uint64(uint32(e)) * uint64(UNIT_BYTES)
-                copy_unit(uint32(tile + place(e)), source + at if valid else source, valid)
-                e = int32(e + THREADS)
-
-    return copy_tile_anew
 
 
 @functools.cache

@@ -5,6 +5,7 @@ The CUDA twin is scoring.cuh: same names, same order. Line numbers are those of 
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,9 +33,9 @@ from variants._mma.numba_unrolled import unrolled
 from variants._mma_backward import APPROXIMATE, BackwardMmaTile
 from variants._mma_backward.numba_dq import FRAGMENT, adds_to_dQ
 from variants._mma_backward.numba_products import load_floats, numba_products
+from variants._mma_backward.numba_rows_of_sequence import numba_rows_of_sequence
 from variants._mma_backward.numba_seen import Pairs, numba_seen
 from variants._mma_backward.numba_shares import FLOAT_BYTES, numba_shares
-from variants._tiles.numba_grids import head_index_across
 
 load_word = load_shared(4)
 
@@ -55,12 +56,22 @@ class KeyBlock(NamedTuple):
     dropout: Any
     terms: Any
     kv_len: Any
+    all_rows: Any
+    """Of a head, in all sequences."""
+    noted: Any
+    """Where shared memory says where the sequence begins, if there are several."""
 
 
-# Of the query heads that share the keys, counted through the batch.
-@cuda.jit(device=True, forceinline=True)
-def head_of(block, turn):
-    return uint64(head_index_across()) * uint64(uint32(block.group)) + uint64(uint32(turn.head))
+@functools.cache
+def query_heads(varlen: bool) -> Any:
+    """Device function: the turn's query head, counted through the batch."""
+    head_across = numba_rows_of_sequence(varlen).head_across
+
+    @cuda.jit(device=True, forceinline=True)
+    def head_of(block, turn):
+        return uint64(head_across()) * uint64(uint32(block.group)) + uint64(uint32(turn.head))
+
+    return head_of
 
 
 def numba_scoring(
@@ -72,10 +83,13 @@ def numba_scoring(
     drops: bool,
     terms: tuple[str, ...] = (),
     rule: NumbaRule | None = None,
+    varlen: bool = False,
 ) -> SimpleNamespace:
     """`score` and `sum_handed` for these compile-time parameters; `terms`: as for `numba_scores`; `rule`: a mask's that
     hides pairs besides limits."""
     caps = APPROXIMATE["softcap"] in terms
+    own_rows, head_of = numba_rows_of_sequence(varlen), query_heads(varlen)
+    fragments_before, first_row_of = own_rows.fragments, own_rows.first_row
     shares, seen, tiles = (
         numba_shares(head_dim, tile, adds_dQ, caps),
         numba_seen(spans),
@@ -238,8 +252,8 @@ def numba_scoring(
             add_handed_Wt_Y(sums[0], W_lane, Y_lane, int32(STEPS - own_step))
         # Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
         if adds_dQ:
-            fragments = head_of(block, turn) * uint64(uint32(block.q_len + 15) >> uint32(4)) * uint64(DQ_TILES)
-            dQ_head = dQ + fragments * uint64(FRAGMENT * FLOAT_BYTES)
+            before = fragments_before(head_of(block, turn), block.all_rows, first_row_of(block.noted))
+            dQ_head = dQ + before * uint64(DQ_TILES) * uint64(FRAGMENT * FLOAT_BYTES)
             add_dS_K(dQ_head, W_tile, block.chip, turn.first_row, block.q_len)
 
     return SimpleNamespace(score=score, sum_handed=sum_handed)

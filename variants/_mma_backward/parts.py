@@ -40,16 +40,16 @@ def scored_parts(schedule: MmaBackwardSchedule) -> int:
                 total += rows.size * (tile.Bc // part_keys)
             else:
                 keys = first_key + np.arange(0, tile.Bc, part_keys)
-                last_rows = np.minimum(rows + part_rows, p.q_len) - 1
+                last_rows = np.minimum(rows + part_rows, schedule.q_len) - 1
                 seen = _some_see(schedule, sequence, (rows, last_rows), (keys, part_keys))
-                total += int(((rows < p.q_len) & seen).sum())
+                total += int(((rows < schedule.q_len) & seen).sum())
     return total * (p.batch * p.heads // len(schedule.first_tiles))
 
 
 def _run_of_row(schedule: MmaBackwardSchedule, row: Integers | int) -> tuple[Integers, Integers]:
-    p, (before, after) = schedule.problem, band(schedule.problem)
-    own = np.asarray(row) + p.kv_len - p.q_len
-    return np.maximum(own - int(before), 0), np.minimum(np.maximum(own + int(after) + 1, 0), p.kv_len)
+    before, after = band(schedule.problem)
+    own = np.asarray(row) + schedule.kv_len - schedule.q_len
+    return np.maximum(own - int(before), 0), np.minimum(np.maximum(own + int(after) + 1, 0), schedule.kv_len)
 
 
 def _run_of_key(schedule: MmaBackwardSchedule, sequence: int, keys: Integers | int) -> tuple[Integers, Integers]:
@@ -64,7 +64,7 @@ def _run_of_key(schedule: MmaBackwardSchedule, sequence: int, keys: Integers | i
 
 def _all_see(schedule: MmaBackwardSchedule, sequence: int, first_row: int, first_key: int) -> bool:
     p, tile = schedule.problem, schedule.tile
-    last_row = min(first_row + tile.Br, p.q_len) - 1
+    last_row = min(first_row + tile.Br, schedule.q_len) - 1
     if has_spans(p):
         first, end = _run_of_key(schedule, sequence, np.array([first_key + tile.Bc - 1, first_key]))
         return bool(first[0] <= first_row and last_row < end[1])

@@ -3,6 +3,22 @@
 
 constexpr bool HAS_TERMS = term_count<ScoreTerms> > 0;
 
+// Where row `of_sequence` of the block's sequence lies. Of several sequences that is noted in shared memory by one thread, and
+// read anew: sums want the registers.
+template <class Sequences> struct RowsIn {
+    static __device__ __forceinline__ volatile int &first()
+    {
+        __shared__ int first;
+        return first;
+    }
+    static __device__ __forceinline__ void note(const typename Sequences::Own &mirrored) { first() = mirrored.key(0); }
+    static __device__ __forceinline__ int row(int of_sequence) { return first() + of_sequence; }
+};
+template <> struct RowsIn<OneLength> {
+    static __device__ __forceinline__ void note(const OneLength::Own &) {}
+    static __device__ __forceinline__ int row(int of_sequence) { return of_sequence; }
+};
+
 // K_j and V_j of one head, and what all rows of the query heads that share them need.
 struct KeyBlock {
     Chip chip;
@@ -13,9 +29,14 @@ struct KeyBlock {
     Dropout dropout;
     ScoreTerms terms;
     int kv_len;
+    Sequences::Own sequence;  // mirrored
+    int all_rows;             // of a head, in all sequences
 
     // Of the query heads that share the keys, counted through the batch.
-    __device__ __forceinline__ size_t first_head() const { return ((size_t)blockIdx.z * gridDim.x + blockIdx.x) * group; }
+    __device__ __forceinline__ size_t first_head() const
+    {
+        return sequence.number((size_t)blockIdx.z * gridDim.x + blockIdx.x, blockIdx.x) * group;
+    }
 };
 
 // Line 11: P = exp(tau S - L_i), in the place of S.
@@ -159,7 +180,7 @@ __device__ __forceinline__ void sum(Sums (&sums)[SUMS], const KeyBlock &block, c
     }
     // Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
     if constexpr (DQ::IS_ADDED) {
-        float *const dQ_head = dQ.of_head(block.first_head() + turn.head, block.q_len);
+        float *const dQ_head = dQ.of_head(block.first_head() + turn.head, block.all_rows, RowsIn<Sequences>::row(0));
         add_dS_K(dQ_head, W_tile, block.chip.address, turn.first_row, block.q_len);
     }
 }

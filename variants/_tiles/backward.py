@@ -194,12 +194,12 @@ def backward_schedules(problem: Problem, tile: Sizes) -> tuple[BackwardSchedule,
     return tuple(BackwardSchedule(problem, tile, number) for number in range(problem.sequences.sequence_count))
 
 
-def mirrored_start_bytes(schedules: Sequence[BackwardSchedule]) -> int:
+def mirrored_start_bytes(schedules: Sequence[BackwardSchedule], warps: int = WARPS) -> int:
     """Return bytes of reading where sequences begin by the blocks of `key_grid_across`; 0 if all are equally long."""
     p, tile = schedules[0].problem, schedules[0].tile
     sequences, keys = mirrored_sequence_extents(p)
     with_keys = p.kv_heads_count * sum(len(schedule.first_keys) for schedule in schedules)
-    return start_bytes(p, WARPS, p.kv_heads_count * sequences * blocks(keys, tile.Bc), with_keys)
+    return start_bytes(p, warps, p.kv_heads_count * sequences * blocks(keys, tile.Bc), with_keys)
 
 
 class Claims(NamedTuple):

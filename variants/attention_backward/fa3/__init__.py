@@ -53,9 +53,8 @@ from variants._mma_backward import (
     RUNNING,
     MmaBackwardSchedule,
     end_kernel,
-    end_launch,
-    gradient_of_Q,
     prepare_launch,
+    round_launch,
     running_shape,
 )
 from variants._mma_backward.order import order, turn_bytes, turns
@@ -141,7 +140,9 @@ def numba_kernels(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool 
     from variants._mma_backward.numba_ends import end_kernels
     from variants.attention_backward.fa3.numba_kernel import keys_kernel as numba_keys_kernel
 
-    ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True, stats_of_tiles=True, in_order=in_order)
+    ends = end_kernels(
+        problem.head_dim, problem.dtype, None, False, adds_dQ=True, stats_of_tiles=True, in_order=in_order
+    )
     return ends.bwd_mma_prepare, numba_keys_kernel(problem, tile, in_order), ends.bwd_mma_round
 
 
@@ -187,9 +188,8 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardWarpgroupTile | None 
         (*maps, "L", "D", RUNNING, *sizes, *arguments(tuple(parameters))),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
-    round_args = ("dQ", np.int32(p.q_len), np.float32(p.tau), gradient_of_Q(added=True).argument)
     return Plan(
-        launches=(prepare_launch(p, prepare, True, in_order), launch, end_launch(p, rounding, round_args, tiles=1)),
+        launches=(prepare_launch(p, prepare, True, in_order), launch, round_launch(p, rounding)),
         buffers=(
             Buffer("L", tiled_stats_shape(p), "float32"),
             Buffer("D", tiled_stats_shape(p), "float32"),
@@ -253,11 +253,11 @@ def claims(problem: Problem, tile: BackwardWarpgroupTile | None = None, in_order
     turns_begun, turns_awaited, turns_passed = turn_bytes(s) if in_order else (0, 0, 0)
     return Claims(
         prepare=(
-            int((2 * ends.copied_Q_bytes + ends.stat_bytes).sum()),
+            int((ends.copied_bytes("O", "dO") + ends.stat_bytes).sum()),
             2 * tiled_stats_bytes(p, END_ROWS) + running_bytes + turns_begun,
         ),
         of_keys=(keys_read + turns_awaited, added_bytes + int(2 * s.dK_box_bytes.sum()) + turns_passed),
-        rounding=(running_bytes, int(ends.Q_bytes.sum())),
+        rounding=(running_bytes, int(ends.dQ_bytes.sum())),
         of_sinks=(0, 0),
     )
 

@@ -22,8 +22,10 @@ where an atomic reads and writes, and of keys also ALiBi's slope, once for the r
 Where there are sinks, a last launch reads lse and D, and writes a number per head. Of K and V, tiles that no row sees a
 key of are left out. Where the mask is no band, of keys reads 8 N_k per K/V head besides, which rows see each key. Under
 masks of blocks and FlashMask, a launch lists the tiles of rows that each K_j meets, and J_i leaves out the others
-(_tiles/visits.py): one thread of a block reads how many there are, and each of them once per query head. All other
-copies are runs of consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
+(_tiles/visits.py): one thread of a block reads how many there are, and each of them once per query head. With unpadded
+sequences, each warp of prepare and round reads where its own begins and ends in Q, and each warp of keys where it does
+in K and, unless it ends before the block, in Q; X_r has whole fragments of each sequence. All other copies are runs of
+consecutive elements, or rows a stride apart in a layout, with up to 16 bytes per lane (see _tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -32,30 +34,28 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from harness import Buffer, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import term_bytes
 from variants._mma import unsupported_on_tensor_cores
 from variants._mma_backward import (
-    END_ROWS,
     NUMERICS,
     RUNNING,
     MmaBackwardSchedule,
     end_kernel,
-    end_launch,
-    gradient_of_Q,
+    end_schedules,
+    end_start_bytes,
     keys_kernel,
     keys_launch,
+    mma_schedules,
     prepare_bytes,
     prepare_launch,
+    round_launch,
     running_shape,
 )
 from variants._mma_backward.parts import scored_parts
 from variants._mma_backward.tile import BackwardMmaTile, numba_tile_of, tile_of, tiles_owning_keys
-from variants._tiles import Tile
-from variants._tiles.backward import Claims, sum_of_launches
+from variants._tiles.backward import Claims, mirrored_start_bytes, sum_of_launches
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
@@ -74,14 +74,22 @@ def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
     from variants._mma_backward.numba_ends import end_kernels
     from variants._mma_backward.numba_keys import keys_kernel as numba_keys_kernel
 
-    ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True)
+    places = features.rows_aligned_to(problem), features.has_varlen(problem)
+    ends = end_kernels(problem.head_dim, problem.dtype, *places, adds_dQ=True)
     of_keys = numba_keys_kernel(problem, tile, adds_dQ=True)
     of_sinks, listing = numba_sink_kernels(problem), numba_listing(problem, tile, mirrored=True)
     return ends.bwd_mma_prepare, of_keys, ends.bwd_mma_round, *of_sinks, *listing
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (
+    *features.SPAN_FEATURES,
+    *LISTED_FEATURES,
+    *features.SCORE_FEATURES,
+    features.DROPOUT_FEATURE,
+    features.LAYOUT_FEATURE,
+    features.VARLEN_FEATURE,
+)
 
 
 TileOf = Callable[[Problem], BackwardMmaTile]
@@ -96,13 +104,12 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
     prepare, of_keys, rounding, *others = kernels(p, tile)
     of_sinks, listing = others[: p.sinks], others[p.sinks :]
     visits = Visits(MmaBackwardSchedule(p, tile), mirrored=True)
-    round_args = ("dQ", np.int32(p.q_len), np.float32(p.tau), gradient_of_Q(added=True).argument)
     return Plan(
         launches=(
             *visits.launches(listing),
             prepare_launch(p, prepare, adds_dQ=True),
             keys_launch(p, of_keys, tile, adds_dQ=True),
-            end_launch(p, rounding, round_args, tiles=1),
+            round_launch(p, rounding),
             *sink_launches(p, of_sinks),
         ),
         buffers=(
@@ -122,19 +129,26 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None, tile_of: TileOf
 def claims(problem: Problem, tile: BackwardMmaTile | None = None) -> Claims:
     """The bytes of each launch."""
     tile = tile or tile_of(problem)
-    s = MmaBackwardSchedule(problem, tile)
-    listed_read, listed_written = s.list_traffic(tile.warps)
-    ends = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
+    own, ends = mma_schedules(problem, tile), end_schedules(problem)
     rows_read, rows_written = prepare_bytes(problem)
-    running_bytes, added_bytes = ends.running_bytes.sum(), (s.visits * s.running_bytes).sum()
-    keys_read = (s.visits * 2 * (s.copied_Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum() + added_bytes
-    keys_read += s.key_limit_bytes.sum() + term_bytes(problem, scored_parts(s)) + listed_read
+    running_bytes, starts = sum(int(s.running_bytes.sum()) for s in ends), end_start_bytes(problem)
+    keys_read, keys_written = (sum(each) for each in zip(*(_of_keys(s, tile) for s in own)))
     return Claims(
         prepare=(rows_read, rows_written + running_bytes),
-        of_keys=(keys_read, added_bytes + 2 * s.K_bytes.sum() + listed_written),
-        rounding=(running_bytes, ends.Q_bytes.sum()),
+        of_keys=(keys_read + mirrored_start_bytes(own, tile.warps), keys_written),
+        rounding=(running_bytes + starts, sum(int(s.dQ_bytes.sum()) for s in ends)),
         of_sinks=sink_gradient_bytes(problem),
     )
+
+
+def _of_keys(schedule: MmaBackwardSchedule, tile: BackwardMmaTile) -> tuple[int, int]:
+    """Bytes that blocks of keys read and write, without those of where sequences begin."""
+    s = schedule
+    listed_read, listed_written = s.list_traffic(tile.warps)
+    added_bytes = int((s.visits * s.running_bytes).sum())
+    keys_read = int((s.visits * (s.copied_bytes("Q", "dO") + 2 * s.stat_bytes)).sum()) + added_bytes
+    keys_read += int(s.seen_K_and_V_bytes.sum() + s.key_limit_bytes.sum()) + term_bytes(s.problem, scored_parts(s))
+    return keys_read + listed_read, added_bytes + s.dK_and_dV_bytes + listed_written
 
 
 WITH_TILES = {

@@ -80,7 +80,7 @@ def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
     from variants._mma_backward.numba_keys import keys_kernel as numba_keys_kernel
     from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel
 
-    prepare = end_kernels(problem.head_dim, problem.dtype, adds_dQ=False).bwd_mma_prepare
+    prepare = end_kernels(problem.head_dim, problem.dtype, None, False, adds_dQ=False).bwd_mma_prepare
     of_rows = rows_kernel(problem, tile_owning_rows(problem.head_dim))
     return prepare, numba_keys_kernel(problem, tile, adds_dQ=False), of_rows
 
@@ -110,11 +110,12 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
     keys = MmaBackwardSchedule(problem, tile or default_owning_keys(problem.head_dim))
     rows = MmaBackwardSchedule(problem, tile_owning_rows(problem.head_dim))
     read_bytes, write_bytes = prepare_bytes(problem)
-    read_bytes += int((keys.visits * 2 * (keys.copied_Q_bytes + keys.stat_bytes)).sum() + 2 * keys.seen_K_bytes.sum())
-    read_bytes += int(2 * (rows.copied_Q_bytes + rows.stat_bytes).sum())
+    read_bytes += int((keys.visits * (keys.copied_bytes("Q", "dO") + 2 * keys.stat_bytes)).sum())
+    read_bytes += int(keys.seen_K_and_V_bytes.sum())
+    read_bytes += int((rows.copied_bytes("Q", "dO") + 2 * rows.stat_bytes).sum())
     read_bytes += int(2 * (rows.key_visits * rows.copied_key_tile_bytes).sum())
     read_bytes += int(keys.key_limit_bytes.sum() + rows.limit_bytes().sum())
-    write_bytes += int(2 * keys.K_bytes.sum() + rows.Q_bytes.sum())
+    write_bytes += int(keys.dK_and_dV_bytes + rows.dQ_bytes.sum())
     return Traffic(read_bytes, write_bytes)
 
 
