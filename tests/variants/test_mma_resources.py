@@ -194,6 +194,8 @@ SHORT_OF_REGISTERS = (
     ("cupy", 96, SEEN[0] | DROPOUT),
     *(("cupy", 80, fields) for fields in (DROPOUT, SEEN[0] | CAP, ALIBI | SINKS, ALIBI | DROPOUT)),
     *(("cupy", head_dim, BSHD | fields) for head_dim, fields in ((48, {}), (64, {}), (64, ALIBI))),
+    *(("cupy", 128, BSHD | fields) for fields in ({}, DROPOUT)),
+    *(("cupy", 120, fields) for fields in (BSHD, {"mask": WINDOW})),
     *(("cupy", head_dim, {"v_head_dim": wide}) for head_dim, wide in ((64, 96), (64, 128), (96, 128), (112, 128))),
     ("numba", 64, {"v_head_dim": 128}),
     *(("numba", 128, fields) for fields in (DROPOUT, BSHD, SEEN[0])),
@@ -205,6 +207,8 @@ PAIRS = [
     for one, other in itertools.combinations(({}, *SEEN, CAP, ALIBI, SINKS, DROPOUT), 2)
     if not ("mask" in one and "mask" in other)
 ]
+PAIRS += [("cupy", 128, BSHD | fields) for fields in (CAP, ALIBI | CAP, ALIBI | SINKS, ALIBI | DROPOUT)]
+PAIRS += [("cupy", head_dim, {"mask": WINDOW}) for head_dim in (113, 124)]
 
 
 @pytest.mark.thorough

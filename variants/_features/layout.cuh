@@ -6,8 +6,9 @@
 //
 // The result is a pointer if rows lie one after the other, and else StridedRows; functions that move tiles take either. Numba
 // passes arrays that know their strides, so that its kernels need no such type. `number` is that of the row among the rows of
-// all heads and sequences. Rows of Q and K have D elements, rows of V and O have DV. Kernels of gradients have another
-// parameter of one of these types, GradientLayout, of dQ, dK, dV and dO.
+// all heads and sequences. Rows of Q and K have D elements, rows of V and O have DV. ANEW: where a head's rows begin is
+// computed here, and takes no register before. Kernels of gradients have another parameter of one of these types,
+// GradientLayout, of dQ, dK, dV and dO.
 
 // Tensors are (batch, heads, rows, D or DV), C-contiguous.
 struct DenseLayout {
@@ -16,11 +17,13 @@ struct DenseLayout {
     {
         return Q + number * D;
     }
-    template <typename T> __device__ __forceinline__ T *K_rows(T *K, size_t number, unsigned, unsigned, int) const
+    template <bool ANEW = false, typename T>
+    __device__ __forceinline__ T *K_rows(T *K, size_t number, unsigned, unsigned, int) const
     {
         return K + number * D;
     }
-    template <typename T> __device__ __forceinline__ T *V_rows(T *V, size_t number, unsigned, unsigned, int) const
+    template <bool ANEW = false, typename T>
+    __device__ __forceinline__ T *V_rows(T *V, size_t number, unsigned, unsigned, int) const
     {
         return V + number * DV;
     }
@@ -70,14 +73,16 @@ template <int ELEMENTS> struct StridedLayout {
     {
         return rows<D>(tensor, Q, sequence, head, row);
     }
-    template <typename T>
+    template <bool ANEW = false, typename T>
     __device__ __forceinline__ auto K_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
     {
+        if constexpr (ANEW) asm volatile("" : "+r"(sequence), "+r"(head));
         return rows<D>(tensor, K, sequence, head, row);
     }
-    template <typename T>
+    template <bool ANEW = false, typename T>
     __device__ __forceinline__ auto V_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
     {
+        if constexpr (ANEW) asm volatile("" : "+r"(sequence), "+r"(head));
         return rows<DV>(tensor, V, sequence, head, row);
     }
     template <typename T>

@@ -123,8 +123,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
             unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * KV_BYTES;
             const size_t first = (size_t)anew<Again::keys>(kv_head) * kv_len + (size_t)j * BC + sequence.key(0);
             const int from = sequence.key(j * BC), keys = sequence.kv_len - j * BC;
-            copy_tile<BC, Again::copies>(K_tile, layout.K_rows(K, first, batch, head / group, from), keys);
-            copy_tile<BC, Again::copies, DV>(K_tile + K_BYTES, layout.V_rows(V, first, batch, head / group, from), keys);
+            copy_tile<BC, Again::copies>(K_tile, layout.K_rows<Again::keys>(K, first, batch, head / group, from), keys);
+            const auto V_rows = layout.V_rows<Again::keys>(V, first, batch, head / group, from);
+            copy_tile<BC, Again::copies, DV>(K_tile + K_BYTES, V_rows, keys);
         }
         commit_copies();
     };

@@ -45,6 +45,7 @@ COMPUTED_AGAIN = {
         ("band", "sinks"): (0, 1, 1, 1),
         ("band", "softcap", "dropout"): (0, 1, 0, 1),
         ("band", "alibi", "dropout"): (0, 1, 0, 0),
+        ("band", "alibi", "dropout", "layout"): (1, 1, 1, 0),
         ("spans", "dropout"): (1, 1, 1, 1),
         ("flashmask", "dropout"): (1, 1, 1, 1),
     },
@@ -120,6 +121,8 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
         return f"ComputedAgain<{', '.join(map(str, chosen))}>"
     d, spans, sinks, alibi = _longest_row(problem), has_spans(problem), problem.sinks, problem.alibi
     narrow, capped, drops = d <= 64, problem.softcap is not None, problem.dropout > 0
+    band = problem.mask.is_run and not spans
+    strided = band and not problem.layout.is_dense and 112 < d <= 128 and (capped or sinks or not alibi)
     of_sinks, of_lists = spans and sinks, drops and not problem.mask.is_run
     of_caps = spans and capped and drops and 112 < d <= 128
     of_spans = spans and capped and not drops
@@ -129,15 +132,16 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     has_room = ends_at_once or (drops and 80 < d <= 96) or (112 < d <= 128 and (drops or alibi))
     keys = of_sinks or of_lists or of_caps or copies or (narrow and alibi and not capped and not sinks)
     keys = keys or (sinks and not narrow and not has_room) or (of_spans and 64 < d <= 80)
-    keys = keys or problem.v_width > problem.head_dim
+    keys = keys or strided or problem.v_width > problem.head_dim
 
-    output = of_sinks or of_lists or of_caps or documents_drop or (ends_at_once and d > 112)
+    output = of_sinks or of_lists or of_caps or documents_drop or (ends_at_once and d == 128) or strided
     output = output or (capped and not spans and not narrow)
     output = output or (alibi and not narrow and (sinks or d <= 112))
     output = output or (spans and 64 < d <= 96 and not set(problem.compiled_features) - {"softcap", V_WIDTH_FEATURE})
 
     rows = (of_sinks and (d <= 80 or not drops)) or (of_spans and 96 < d <= 128)
     rows = rows or (not spans and (problem.blocks is None or d != 128))
+    rows = rows and not strided
     return f"ComputedAgain<{int(rows)}, {int(keys)}, {int(output)}, {int(copies)}>"
 
 
