@@ -59,23 +59,23 @@ IN_MMA = (
     ),
 )  # fmt: skip
 _HOPPER = ("_hopper/layout.cuh", "_hopper/numba_layout.py")
-_AT = ("{number % heads, number / heads}", "int32(number % heads), int32(number // heads)")
+_AT = ("return {tile.rows.head, (int)tile.own.batch};", "return int32(head), int32(sequence)")
 IN_HOPPER = (
     *planted(
         "fa3", "head and sequence exchanged", *_HOPPER,
-        (((_AT[0], "{number / heads, number % heads}"), (_AT[1], "int32(number // heads), int32(number % heads)")),),
+        (((_AT[0], "return {(int)tile.own.batch, tile.rows.head};"), (_AT[1], "return int32(sequence), int32(head)")),),
     ),
     *planted(
         "fa3", "sequence left out", *_HOPPER,
-        (((_AT[0], "{number % heads, 0}"), (_AT[1], "int32(number % heads), int32(0)")),),
+        (((_AT[0], "return {tile.rows.head, 0};"), (_AT[1], "return int32(head), int32(0)")),),
     ),
     *planted(
-        "fa3", "sequences of K and V counted in query heads",
-        "_hopper/row_tiles.cuh", "attention/fa3/numba_producer.py",
+        "fa3", "heads of K and V counted as query heads",
+        "_hopper/layout.cuh", "attention/fa3/numba_producer.py",
         (
             (
-                ("return per_sequence / per_kv_head;", "return per_sequence;"),
-                ("uint32(p.packs.per_sequence) // uint32(p.packs.per_kv_head)", "uint32(p.packs.per_sequence)"),
+                ("tile.rows.head / packs.per_kv_head", "tile.rows.head"),
+                ("int32(uint32(rows.head) // sharing)", "rows.head"),
             ),
         ),
     ),

@@ -211,7 +211,10 @@ _PRODUCTS = (
 )
 _WORK = (
     _in_second_tile(
-        PIPELINE, "the counter is not set back", "atomicInc(&taken, p.packs.tiles() - 1)", "atomicAdd(&taken, 1)"
+        PIPELINE,
+        "the counter is not set back",
+        "atomicInc(&taken, p.sequences.tiles(p.packs) - 1)",
+        "atomicAdd(&taken, 1)",
     ),
     _in(
         PIPELINE,
@@ -220,10 +223,10 @@ _WORK = (
         "            if (sees_keys && is_first) {",
     ),
     _in(
-        PIPELINE,
+        ROWS,
         "grouped heads by tiling instead of repetition",
-        "rows.own.number(unknown(rows.pack), rows.rows.head) / p.packs.per_kv_head",
-        "unknown(rows.pack) % (p.packs.count / p.packs.per_kv_head)",
+        "(int)own.number(unknown(pack), rows.head) / packs.per_kv_head",
+        "unknown(pack) % (packs.count / packs.per_kv_head)",
     ),
     _in(KERNEL, "a pack's second row always 8 rows on", "(mine + 8 & last)", "(mine & last) + 8"),
     _in(KERNEL, "lse of a pack's first head alone", " + (mine + 8 * h >> shift)", ""),
@@ -258,7 +261,7 @@ _SOFTMAX = (
 )
 
 _SPANS = (
-    _in(ROWS, "limits of the first sequence", "row_tile, pack / p.packs.per_sequence,", "row_tile, 0,"),
+    _in(ROWS, "limits of the first sequence", "sequence = at.pack / p.packs.per_sequence,", "sequence = 0,"),
     _in(
         "attention/fa3/__init__.py",
         "query heads of a sequence taken for its packs",
@@ -299,8 +302,8 @@ _VISITS = (
     _in(
         PIPELINE,
         "V of the tile's place in the list",
-        "load_V(V.tile(step), rows.own.key(tile.first_key())",
-        "load_V(V.tile(step), rows.own.key(j * BC)",
+        "load_V(V.tile(step), rows, rows.own.key(tile.first_key())",
+        "load_V(V.tile(step), rows, rows.own.key(j * BC)",
     ),
 )
 

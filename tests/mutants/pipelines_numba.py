@@ -268,7 +268,7 @@ _WORK = (
     _in(
         PRODUCER,
         "grouped heads by tiling instead of repetition",
-        "uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head)",
+        "uint32(unknown(rows.pack)) // sharing",
         "uint32(unknown(rows.pack)) % (uint32(p.packs.count) // uint32(p.packs.per_kv_head))",
     ),
     _in(

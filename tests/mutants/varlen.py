@@ -252,7 +252,7 @@ MUTANTS = (
     ),
     *_in_hopper(
         "keys of the sequence before its own", ("_hopper/pipeline.cuh", "attention/fa3/numba_producer.py"),
-        ("load_K(K.tile(step), rows.own.key(tile.first_key())", "load_K(K.tile(step), tile.first_key()"),
+        ("load_K(K.tile(step), rows, rows.own.key(tile.first_key())", "load_K(K.tile(step), rows, tile.first_key()"),
         ("load_keys(K_tiles, barriers, K_FULL, K, first_key_of(rows, j)",
          "load_keys(K_tiles, barriers, K_FULL, K, int32(j * BC)"),
     ),
@@ -264,11 +264,10 @@ MUTANTS = (
         sanitize=True,
     ),
     *_in_hopper(
-        "a tile of rows behind the end not passed over and counted twice",
-        ("_hopper/pipeline.cuh", "attention/fa3/numba_producer.py"),
-        ("!p.sequences.has_rows(row_place(unknown(from), p))) from = after();",
-         "!p.sequences.has_rows(row_place(unknown(from), p))) from = after() + 1;"),
-        ("                index = after(all_tiles)\n", "                index = int32(after(all_tiles) + 1)\n"),
+        "a sequence that is passed over counted with one tile of rows too few",
+        ("_hopper/row_tiles.cuh", "attention/fa3/numba_row_tiles.py"),
+        ("before += row_tiles * packs;", "before += row_tiles * packs - 1;"),
+        ("before = int32(before + tiles * packs)", "before = int32(before + tiles * packs - 1)"),
     ),
     *_in_hopper(
         "ALiBi's distances by all rows and keys", ("attention/fa3/scoring.cuh", "attention/fa3/numba_kernel.py"),

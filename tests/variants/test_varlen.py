@@ -62,7 +62,7 @@ def test_without_sequences_nothing_of_them_is_left(name: str, place: int):
     text, parameter = parameter_of()
     assert re.search(rf"\.param \.align 1 \.b8 {parameter}\[1\]", text) and text.count(parameter) == 1
     text, parameter = parameter_of(varlen="3+5")
-    assert re.search(rf"\.b8 {parameter}\[(16|24|40)\]", text) and text.count(parameter) > 1
+    assert re.search(rf"\.b8 {parameter}\[(16|24|48)\]", text) and text.count(parameter) > 1
 
 
 @pytest.mark.parametrize("name", ["fa1-cupy", "row-wise-numba", "lean-cupy", "three-pass-cupy"])

@@ -39,6 +39,8 @@ PIECE_BYTES = PIECE_ELEMENTS * ELEMENT_BYTES
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 SXM or H200; one block runs on each. A kernel whose blocks take tile after tile is right
 with any number of them."""
+PASSES = 3
+"""How often a block of a kernel with unpadded sequences passes over them: similar lengths together."""
 ALIGNMENT_BYTES = 1024
 """Alignment of tiles with swizzled rows of 128 bytes; dynamic shared memory need not start at a multiple of it."""
 STATIC_BYTES = 1024
@@ -264,14 +266,17 @@ def limits(problem: Problem) -> Feature:
     return replace(of_rows, cuda_type=chosen, files=(*of_rows.files, ("_hopper", "limits.cuh")))
 
 
-def sequences(problem: Problem) -> Feature:
-    """Return where the rows and keys of a sequence begin, and how rows of O go out where the next sequence follows."""
+def sequences(problem: Problem, all_tiles: int = 0) -> Feature:
+    """Return where the rows and keys of a sequence begin, and how rows of O go out where the next sequence follows.
+
+    `all_tiles`: tiles of rows of unpadded sequences, of all packs.
+    """
     of_rows = features.sequences(problem)
     files = (*of_rows.files, ("_hopper", "sequences.cuh"))
     if problem.sequences is None:
         return replace(of_rows, cuda_type="WarpgroupOneLength", files=files)
     _, head, row, _ = problem.tensor("O").strides
-    argument = (*of_rows.argument, "O", np.int64(row), np.int64(head))
+    argument = (*of_rows.argument, "O", np.int64(row), np.int64(head), np.int32(all_tiles))
     return replace(of_rows, cuda_type="WarpgroupVarlen", argument=argument, files=files)
 
 

@@ -3,11 +3,23 @@
 
 // Tensors are (batch, heads, rows, D), C-contiguous: one axis of a map has the heads of all sequences.
 struct DenseLayout {
-    // Of head `number` among those of all sequences, which have so many heads each.
-    static __device__ __forceinline__ int place(int number, int) { return number; }
+    // Of the heads of a tile of rows, and of that of its keys.
+    template <class Tile> static __device__ __forceinline__ int place(const Tile &tile) { return tile.number(); }
+    template <class Tile, class Packs> static __device__ __forceinline__ int kv_place(const Tile &tile, const Packs &packs)
+    {
+        return tile.kv_number(packs);
+    }
 };
 
 // Rows have any strides: sequences are an axis of their own.
 struct StridedLayout {
-    static __device__ __forceinline__ HeadOfSequence place(int number, int heads) { return {number % heads, number / heads}; }
+    template <class Tile> static __device__ __forceinline__ HeadOfSequence place(const Tile &tile)
+    {
+        return {tile.rows.head, (int)tile.own.batch};
+    }
+    template <class Tile, class Packs>
+    static __device__ __forceinline__ HeadOfSequence kv_place(const Tile &tile, const Packs &packs)
+    {
+        return {tile.rows.head / packs.per_kv_head, (int)tile.own.batch};
+    }
 };

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, int32, uint32
+from numba import cuda, int32
 
 
-# Of head `number` among those of all sequences, which have so many heads each. One axis of a map has all of them.
+# Of a head, or of a pack of heads: one axis of a map has those of all sequences, of which this is `number`.
 @cuda.jit(device=True, forceinline=True)
-def dense_place(number, heads):
+def dense_place(number, sequence, head):
     return number
 
 
 # Sequences are an axis of their own.
 @cuda.jit(device=True, forceinline=True)
-def strided_place(number, heads):
-    number, heads = uint32(number), uint32(heads)
-    return int32(number % heads), int32(number // heads)
+def strided_place(number, sequence, head):
+    return int32(head), int32(sequence)
 
 
 def place_in(is_dense: bool) -> Any:

@@ -1,7 +1,7 @@
 """Sequences of _features/numba_sequences.py for blocks that take tile after tile. The CUDA twin is sequences.cuh.
 
 A kernel's `sequences` is a tuple: empty if all sequences are equally long, and else `cu_seqlens_q`, `cu_seqlens_k`, O,
-and the elements from a row and from a head of O to the next.
+the elements from a row and from a head of O to the next, and the tiles of rows of all packs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def own_of_tile(sequences, sequence, first_row, q_len, kv_len):
     return VarlenOwn(0, int32(q_end - q_first), int32(k_end - k_first), q_first & MASK, k_first & MASK, True)
 
 
-# Whether the sequence reaches to row `first_row` of its own.
+# Rows of a sequence.
 @cuda.jit(device=True, forceinline=True)
-def reaches_to(sequences, sequence, first_row):
-    return first_row < int32(sequences[0][sequence + 1] - sequences[0][sequence])
+def rows_of(sequences, sequence):
+    return int32(sequences[0][sequence + 1] - sequences[0][sequence])
 
 
 def warpgroup_sequences(varlen: bool) -> SequenceFunctions:

@@ -12,6 +12,7 @@ template <int Q_SLOTS, class VInspection> struct Pipeline {
     Slots<STAGES> K, V;
     Slots<1> Q[Q_SLOTS], work;
     int index;  // of the next tile of rows
+    TileNumbers<Sequences> numbers;
     VInspection inspection;
 
     // Line 1, by one thread: `readers` threads of each consumer release what it has read.
@@ -22,6 +23,7 @@ template <int Q_SLOTS, class VInspection> struct Pipeline {
         for (int q = 0; q < Q_SLOTS; ++q) Q[q].init(CONSUMERS * readers / Q_SLOTS);
         work.init(CONSUMER_THREADS);
         inspection.init();
+        numbers.init();
         publish_barriers();
     }
 
@@ -55,29 +57,21 @@ template <int BYTES> struct TileBuffer {
 // so that it wraps to 0 for the next launch.
 __device__ unsigned taken;
 
-// Lines 4 to 10, by one lane: tiles are fetched in the order in which consumers ask for them. `load_Q(slot, tile, barrier)`
-// begins to copy Q_i, `load_K` and `load_V(to, first_key, kv_head, barrier)` a tile of keys.
+// Lines 4 to 10, by one lane: tiles are fetched in the order in which consumers ask for them. `load_Q(slot, rows, barrier)`
+// begins to copy Q_i, `load_K` and `load_V(to, rows, first_key, barrier)` a tile of the keys of a tile of rows.
 template <int Q_BYTES, int KV_BYTES, int Q_SLOTS, class VInspection, class LoadQ, class LoadK, class LoadV>
 __device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline, const TileBuffer<KV_BYTES> &K,
                                         const TileBuffer<KV_BYTES> &V, const Problem &p, const LoadQ &load_Q,
                                         const LoadK &load_K, const LoadV &load_V)
 {
-    const auto after = [&] { return gridDim.x + atomicInc(&taken, p.packs.tiles() - 1); };
-    // Tiles of rows behind the end of their sequence are passed over.
-    const auto first_with_rows = [&](int from) {
-        if constexpr (Sequences::ARE_RAGGED) {
-            while (from < p.packs.tiles() && !p.sequences.has_rows(row_place(unknown(from), p))) from = after();
-        }
-        return from;
-    };
-    int index = first_with_rows(blockIdx.x);
+    const auto after = [&] { return gridDim.x + atomicInc(&taken, p.sequences.tiles(p.packs) - 1); };
+    int index = pipeline.numbers.index(blockIdx.x, p);
     for (int round = 0, step = 0;; ++round) {
         pipeline.announce(round, index);
         if (index >= p.packs.tiles()) return pipeline.inspection.end(V.slots, step);
         const RowTile rows = row_tile(index, p);
         WholeTiles whole = {};
         if (rows.sees_some_key()) whole = whole_tiles(rows, p);
-        const auto kv_head = [&] { return (int)rows.own.number(unknown(rows.pack), rows.rows.head) / p.packs.per_kv_head; };
         int j = rows.keys.end - 1;
         bool is_first = true;
         KeyTiles<TileOrder>::Tile tile = {};
@@ -87,7 +81,7 @@ __device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline
                 tile = rows.keys[j];
                 K.slots.wait_until_empty(step);
                 K.slots.expect(step, KV_BYTES);
-                load_K(K.tile(step), rows.own.key(tile.first_key()), kv_head(), K.slots.full(step));
+                load_K(K.tile(step), rows, rows.own.key(tile.first_key()), K.slots.full(step));
             }
             if (is_first) {
                 is_first = false;
@@ -102,9 +96,9 @@ __device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline
             V.slots.wait_until_empty(step);
             pipeline.inspection.mark(step, whole.has(tile));
             V.slots.expect(step, KV_BYTES);
-            load_V(V.tile(step), rows.own.key(tile.first_key()), kv_head(), V.slots.full(step));
+            load_V(V.tile(step), rows, rows.own.key(tile.first_key()), V.slots.full(step));
             ++step;
         } while (--j >= rows.keys.first);
-        index = first_with_rows(after());
+        index = pipeline.numbers.index(after(), p);
     }
 }

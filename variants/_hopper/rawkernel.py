@@ -13,7 +13,7 @@ MMA: Files = (("_features", "scores.cuh"), ("_mma", "mma.cuh"))
 INSTRUCTIONS: Files = (*MMA, (FOLDER, "hopper.cuh"), (FOLDER, "softmax.cuh"))
 PIPELINE: Files = tuple(
     (FOLDER, f"{part}.cuh")
-    for part in ("key_tiles", "row_tiles", "registers", "slots", "inspection", "pipeline", "output")
+    for part in ("registers", "key_tiles", "row_tiles", "slots", "inspection", "pipeline", "output")
 )
 """Files that use the types of features."""
 NUMBERS: Files = ((FOLDER, "e4m3.cuh"),)

@@ -1,5 +1,5 @@
 // Tiles of rows: in which order blocks take them, and which tiles of keys each visits. A block stays on its multiprocessor and
-// takes one tile of rows after the other. key_tiles.cuh is put before this text.
+// takes one tile of rows after the other. registers.cuh and key_tiles.cuh are put before this text.
 
 // Heads that share K and V are packed, as many as the plan chooses: a warpgroup has 1 << head_shift rows of each, one head
 // after the other. A pack is those heads. Its tile of rows is as many rows of each as all consumers have.
@@ -11,7 +11,6 @@ struct Packs {
     int at_once;    // packs whose K and V stay in L2 together
 
     __device__ __forceinline__ int tiles() const { return count * row_tiles; }
-    __device__ __forceinline__ int kv_heads() const { return per_sequence / per_kv_head; }  // of a sequence
     __device__ __forceinline__ int head_rows() const { return CONSUMERS << head_shift; }
     // Packs of one head, known to the compiler.
     __device__ __forceinline__ Packs of_one() const { return {count, per_kv_head, per_sequence, 6, row_tiles, at_once}; }
@@ -35,6 +34,11 @@ struct RowTile {
     __device__ __forceinline__ bool sees_some_key() const { return keys.first < keys.end; }
     // Of the pack among those of all batch entries.
     __device__ __forceinline__ int number() const { return own.number(pack, rows.head); }
+    // Of the head that has its keys.
+    __device__ __forceinline__ int kv_number(const Packs &packs) const
+    {
+        return (int)own.number(unknown(pack), rows.head) / packs.per_kv_head;
+    }
     // The head of its sequence that row `mine` of a warpgroup's 64 is of.
     __device__ __forceinline__ int head(int mine, const Problem &p) const
     {
@@ -44,36 +48,74 @@ struct RowTile {
 
 // Which tile of rows, of which pack.
 struct RowPlace {
-    int pack, row_tile, sequence, first_row;
+    int pack, row_tile;
 };
 
-// Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last ones, come
-// first, of as many packs at once as have K and V in L2: short work is left for the end, when not all blocks find some. Packs
-// that are left over come first, when longer work follows.
-__device__ __forceinline__ RowPlace row_place(int index, const Problem &p)
+// Tile `index` of those of `count` packs, of `row_tiles` each. Where the last keys are hidden from some rows, the rows that may
+// see most keys, the last ones, come first, of as many packs at once as have K and V in L2: short work is left for the end, when
+// not all blocks find some. Packs that are left over come first, when longer work follows.
+__device__ __forceinline__ RowPlace row_place(int index, int count, int row_tiles, int at_once)
 {
-    int pack, row_tile;
     if constexpr (Limits::HIDES_LAST) {
-        const int from_end = p.packs.tiles() - 1 - index;
-        const int packs_after = from_end / (p.packs.at_once * p.packs.row_tiles) * p.packs.at_once;
-        const int packs = min(p.packs.at_once, p.packs.count - packs_after);
-        const int inside = from_end - packs_after * p.packs.row_tiles;
-        pack = p.packs.count - 1 - packs_after - inside % packs;
-        row_tile = inside / packs;
+        const int from_end = count * row_tiles - 1 - index;
+        const int packs_after = from_end / (at_once * row_tiles) * at_once;
+        const int packs = min(at_once, count - packs_after);
+        const int inside = from_end - packs_after * row_tiles;
+        return {count - 1 - packs_after - inside % packs, inside / packs};
     } else {
-        pack = index / p.packs.row_tiles;
-        row_tile = index % p.packs.row_tiles;
+        return {index / row_tiles, index % row_tiles};
     }
-    return {pack, row_tile, pack / p.packs.per_sequence, row_tile * p.packs.head_rows()};
 }
+
+// Which tile of rows a block takes next: its index, of the number that the counter says, which increases. In a batch these are
+// the same.
+template <class Sequences> struct TileNumbers {
+    __device__ __forceinline__ void init() {}
+    __device__ __forceinline__ int index(int number, const Problem &) { return number; }
+    static __device__ __forceinline__ RowPlace place(int index, const Packs &packs)
+    {
+        return row_place(index, packs.count, packs.row_tiles, packs.at_once);
+    }
+};
+
+// Unpadded sequences: those with more than half as many tiles of rows as the longest one may have come first, then those with
+// more than a quarter, then the others. The index counts tiles as if all sequences were as long as the longest.
+template <> struct TileNumbers<WarpgroupVarlen> {
+    static constexpr int PASSES = 3;  // as in _hopper/__init__.py
+    int pass, sequence, before;  // where the block is, and the number of that sequence's first tile
+
+    __device__ __forceinline__ void init() { pass = sequence = before = 0; }
+    template <class OfKernel> __device__ __forceinline__ int index(int number, const OfKernel &p)
+    {
+        const int packs = p.packs.per_sequence;
+        for (; pass < PASSES; ++pass, sequence = 0) {
+            const int most = p.packs.row_tiles >> pass, least = pass == PASSES - 1 ? 0 : most / 2;
+            for (; sequence * packs < p.packs.count; ++sequence) {
+                const int row_tiles = p.sequences.tiles_of(sequence, p.packs.head_rows());
+                if (row_tiles > most || row_tiles <= least) continue;
+                if (number < before + row_tiles * packs) {
+                    const RowPlace at = row_place(number - before, packs, row_tiles, p.packs.at_once);
+                    return (sequence * packs + at.pack) * p.packs.row_tiles + at.row_tile;
+                }
+                before += row_tiles * packs;
+            }
+        }
+        return p.packs.tiles();
+    }
+    static __device__ __forceinline__ RowPlace place(int index, const Packs &packs)
+    {
+        return {index / packs.row_tiles, index % packs.row_tiles};
+    }
+};
 
 __device__ __forceinline__ RowTile row_tile(int index, const Problem &p)
 {
-    const RowPlace at = row_place(index, p);
-    const auto own = p.sequences.at(at.sequence, at.first_row, p.q_len, p.kv_len);
-    const RowBlock rows = {at.sequence,  at.pack % p.packs.per_sequence, at.row_tile, p.packs.row_tiles,
-                           at.first_row, min(at.first_row + p.packs.head_rows(), own.q_len) - at.first_row};
-    const auto run = p.limits.of_sequence(at.sequence, own.q_len, own.kv_len);
+    const RowPlace at = TileNumbers<Sequences>::place(index, p.packs);
+    const int sequence = at.pack / p.packs.per_sequence, first_row = at.row_tile * p.packs.head_rows();
+    const auto own = p.sequences.at(sequence, first_row, p.q_len, p.kv_len);
+    const RowBlock rows = {sequence,  at.pack % p.packs.per_sequence, at.row_tile, p.packs.row_tiles,
+                           first_row, min(first_row + p.packs.head_rows(), own.q_len) - first_row};
+    const auto run = p.limits.of_sequence(sequence, own.q_len, own.kv_len);
     return {at.pack, rows, own, KeyTiles<TileOrder>::of(p.order, rows, run, own.q_len, own.kv_len)};
 }
 

@@ -5,7 +5,7 @@
 // A batch: boxes end with the tensor, or with the axis of rows.
 struct WarpgroupOneLength : OneLength {
     enum { ARE_RAGGED = false };
-    template <class Place> __device__ __forceinline__ bool has_rows(const Place &) const { return true; }
+    template <class Packs> __device__ __forceinline__ int tiles(const Packs &packs) const { return packs.tiles(); }
     __device__ __forceinline__ void store_rows_of_sequence(unsigned, const Own &, int, int, int) const {}
 };
 
@@ -13,6 +13,14 @@ struct WarpgroupVarlen : Varlen {
     enum { ARE_RAGGED = true };
     stored *O;
     long long row_stride, head_stride;  // of O, in elements
+    int all_tiles;                      // of rows, of all packs
+
+    template <class Packs> __device__ __forceinline__ int tiles(const Packs &) const { return all_tiles; }
+    // Of so many rows, that a sequence has.
+    __device__ __forceinline__ int tiles_of(int sequence, int rows) const
+    {
+        return (__ldg(cu_seqlens_q + sequence + 1) - __ldg(cu_seqlens_q + sequence) + rows - 1) / rows;
+    }
 
     // Of a tile of rows that the sequence reaches to: all at once.
     __device__ __forceinline__ Own at(unsigned sequence, int, int, int) const
@@ -20,12 +28,6 @@ struct WarpgroupVarlen : Varlen {
         const int q_first = __ldg(cu_seqlens_q + sequence), q_end = __ldg(cu_seqlens_q + sequence + 1);
         const int k_first = __ldg(cu_seqlens_k + sequence), k_end = __ldg(cu_seqlens_k + sequence + 1);
         return {0, q_first, q_end - q_first, k_first, k_end - k_first, true};
-    }
-
-    // Whether the sequence reaches to the place of a tile of rows.
-    template <class Place> __device__ __forceinline__ bool has_rows(const Place &at) const
-    {
-        return at.first_row < __ldg(cu_seqlens_q + at.sequence + 1) - __ldg(cu_seqlens_q + at.sequence);
     }
 
     // The rows of a warpgroup that its sequence has, from a tile on chip, 16 bytes per lane. The warpgroup's 64 rows are

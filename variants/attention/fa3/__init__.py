@@ -80,7 +80,7 @@ NUMERICS = Numerics(
 def features_of(problem: Problem, tile: WarpgroupTile) -> tuple[Feature, ...]:
     """The kernel's features, in the order of its parameters."""
     order, sink = tile_order(problem, tile), features.sink(problem)
-    return limits(problem), order, scores(problem), sink, sequences(problem)
+    return limits(problem), order, scores(problem), sink, sequences(problem, tiles_of_rows(problem, tile))
 
 
 def chosen(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
@@ -155,11 +155,16 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
 
 
 def packs_at_once(problem: Problem) -> int:
-    """Packs of query heads that blocks work on at once, at least those that share K and V."""
-    p, packed = problem, packed_heads(problem)
-    count, _ = sequence_extents(p)
-    kv_bytes = 2 * blocks(p.kv_len * p.batch, count) * p.head_dim * p.itemsize_bytes
-    return min(max(L2_BYTES // kv_bytes, 1) * p.group, count * p.heads) // packed
+    """Packs of query heads that blocks work on at once, at least those that share K and V, of one sequence if unpadded.
+
+    Without a mask, blocks need not mix the rows of several heads of an unpadded sequence: these take equally long.
+    """
+    p, packed, own = problem, packed_heads(problem), problem.sequences
+    keys, heads = (p.kv_len, p.batch * p.heads) if own is None else (max(own.kv_lengths), p.heads)
+    mixed = max(L2_BYTES // (2 * max(keys, 1) * p.head_dim * p.itemsize_bytes), 1)
+    if own is not None and not p.mask_within.parts:
+        mixed = 1
+    return min(mixed * p.group, heads) // packed
 
 
 def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:

@@ -182,8 +182,7 @@ __device__ __forceinline__ void store_output(const Consumer &consumer, const Ten
             return;
         }
     }
-    const auto pack = Layout::place(tile.number(), p.packs.per_sequence);
-    if (consumer.leads) store_rows<BR>(consumer.O_rows, O, tile.own.row(first_row), pack);
+    if (consumer.leads) store_rows<BR>(consumer.O_rows, O, tile.own.row(first_row), Layout::place(tile));
 }
 
 // Algorithm 1, lines 13 to 25, for one tile of rows after the other.
@@ -275,14 +274,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         if (threadIdx.x == 0) {
             const auto load_Q = [&](int number, const RowTile &tile, u64 &full) {
                 const int first_row = tile.own.row(tile.rows.first_row + (number << packs.head_shift));
-                const auto pack = Layout::place(tile.number(), packs.per_sequence);
-                load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, pack, full);
+                load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, Layout::place(tile), full);
             };
-            const auto load_K = [&](unsigned to, int first_key, int head, u64 &full) {
-                load_tile<BC>(to, K, first_key, Layout::place(head, packs.kv_heads()), full);
+            const auto load_K = [&](unsigned to, const RowTile &tile, int first_key, u64 &full) {
+                load_tile<BC>(to, K, first_key, Layout::kv_place(tile, packs), full);
             };
-            const auto load_V = [&](unsigned to, int first_key, int head, u64 &full) {
-                load_tile<BC>(to, V, first_key, Layout::place(head, packs.kv_heads()), full);
+            const auto load_V = [&](unsigned to, const RowTile &tile, int first_key, u64 &full) {
+                load_tile<BC>(to, V, first_key, Layout::kv_place(tile, packs), full);
             };
             produce<Q_BYTES>(barriers, K_tiles, V_tiles, p, load_Q, load_K, load_V);
         } else if (threadIdx.x >= 32) {

@@ -162,7 +162,7 @@ def fa3_kernel(
             sync_warpgroup()
         elif leads:
             row = row_in_Q(tile.own, first_row)
-            store_rows(O_rows, BR, O_map, row, place_of(tile.pack, p.packs.per_sequence))
+            store_rows(O_rows, BR, O_map, row, place_of(tile.pack, tile.own.batch, tile.head))
 
     # Algorithm 1, lines 13 to 25, for one tile of rows after the other.
     @cuda.jit(device=True, forceinline=True)

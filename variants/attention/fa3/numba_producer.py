@@ -16,7 +16,7 @@ from variants._mma.numba_mma import store_shared, unknown
 from variants._mma.numba_module_variable import atomic_increment, module_variable
 from variants.attention.fa3.numba_block import numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
-from variants.attention.fa3.numba_row_tiles import numba_row_tiles, of_sequence
+from variants.attention.fa3.numba_row_tiles import Reached, numba_row_tiles, of_sequence
 
 store_word = store_shared(4)
 
@@ -36,7 +36,7 @@ def numba_producer(
     block = numba_block(D, tile, limits)
     Q_BYTES, KV_BYTES = block.Q_BYTES, block.KV_BYTES
     row_tiles = numba_row_tiles(tile, limits, varlen)
-    row_tile, whole_tiles, has_rows = row_tiles.row_tile, row_tiles.whole_tiles, row_tiles.has_rows
+    row_tile, whole_tiles, index_of = row_tiles.row_tile, row_tiles.whole_tiles, row_tiles.index_of
     row_in_Q, key_in_K = row_tiles.row, row_tiles.key
     inspection = numba_inspection(D, tile, limits, dtype)
     mark, end_inspection = inspection.mark, inspection.end
@@ -66,8 +66,10 @@ def numba_producer(
 
     @cuda.jit(device=True, forceinline=True)
     def kv_head_of(rows, p):
-        number = int32(uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head))
-        return place(number, uint32(p.packs.per_sequence) // uint32(p.packs.per_kv_head))
+        sharing = uint32(p.packs.per_kv_head)
+        if is_dense:
+            return place(int32(uint32(unknown(rows.pack)) // sharing), None, None)
+        return place(None, rows.own.batch, int32(uint32(rows.head) // sharing))
 
     @cuda.jit(device=True, forceinline=True)
     def after(all_tiles):
@@ -77,20 +79,14 @@ def numba_producer(
     def first_key_of(rows, j):
         return key_in_K(rows.own, int32(j * BC))
 
-    # Tiles of rows behind the end of their sequence are passed over.
-    @cuda.jit(device=True, forceinline=True)
-    def first_with_rows(index, all_tiles, p):
-        if varlen:
-            while index < all_tiles and not has_rows(unknown(index), p):
-                index = after(all_tiles)
-        return index
-
     # By one lane: tiles are fetched in the order in which consumers ask for them.
     @cuda.jit(device=True, forceinline=True)
     def produce(chip, Q, K, V, p):
         Q_tile, K_tiles, V_tiles, barriers = chip
         all_tiles = int32(p.packs.row_tiles * p.packs.count)
-        index, parity, step = first_with_rows(int32(cuda.blockIdx.x), all_tiles, p), uint32(0), uint32(0)
+        taken_in_all = p.sequences[5] if varlen else all_tiles
+        index, reached = index_of(int32(cuda.blockIdx.x), Reached(int32(0), int32(0), int32(0)), p)
+        parity, step = uint32(0), uint32(0)
         while True:
             wait(uint32(barriers + WORK_EMPTY), uint32(parity ^ uint32(1)))
             store_word(uint32(barriers + INDEX), uint32(index))
@@ -108,7 +104,7 @@ def numba_producer(
                     load_keys(K_tiles, barriers, K_FULL, K, first_key_of(rows, j), kv_head_of(rows, p), step)
                 if is_first:
                     is_first = False
-                    pack = place(rows.pack, p.packs.per_sequence)
+                    pack = place(rows.pack, rows.own.batch, rows.head)
                     load_Q(Q_tile, barriers, Q, row_in_Q(rows.own, rows.first_row), pack, p.packs.head_shift, parity)
                 if not sees_keys:
                     break
@@ -119,7 +115,7 @@ def numba_producer(
                 j, step = unknown(int32(j - 1)), uint32(step + uint32(1))
                 if j < rows.first:
                     break
-            index = first_with_rows(after(all_tiles), all_tiles, p)
+            index, reached = index_of(after(taken_in_all), reached, p)
             parity = uint32(parity ^ uint32(1))
 
     return produce

@@ -2,8 +2,8 @@
 
 Boxes of Q, K and V that reach behind the last row of a sequence bring rows of the next one, which count as its own do,
 and zeros only behind the last row of all. A box of O that would reach there is not stored: a warpgroup's lanes store
-its rows, 16 bytes each. The producer reads where a sequence begins for each tile of rows that the longest one would
-have, and passes over those behind the end of theirs.
+its rows, 16 bytes each. Each block's producer visits all sequences `PASSES` times, to find out which have the tiles of
+rows that it takes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 from harness import Problem, Traffic
 from variants._features import sequence_extents, sink_bytes, term_bytes
 from variants._hopper import (
+    MULTIPROCESSORS,
+    PASSES,
     PIECE_BYTES,
     PIECE_ELEMENTS,
     ROWS_PER_REQUEST,
@@ -34,13 +36,13 @@ def claim_of_sequences(problem: Problem, tile: WarpgroupTile) -> Traffic:
     p, packed = problem, packed_heads(problem)
     own = schedules(p, head_tile(p, tile))
     read_bytes, write_bytes = (sum(each) for each in zip(*(_claim_of(schedule, tile) for schedule in own)))
-    count, rows = sequence_extents(p)
-    packs = p.heads // packed
-    indices = packs * count * int(blocks(rows, tile.Br // packed))
-    with_rows = packs * sum(len(schedule.first_rows) for schedule in own)
-    # The producer looks at each. It and each warp of the consumers read where a tile's rows and keys begin and end.
-    starts = SECTOR_BYTES * (2 * indices + 4 * (1 + 4 * tile.consumers) * with_rows)
-    counter_bytes = SECTOR_BYTES * indices
+    count, _ = sequence_extents(p)
+    row_tiles = p.heads // packed * sum(len(schedule.first_rows) for schedule in own)
+    # The producer reads how many rows a sequence has each time it passes over it, and for each tile of its rows. It and
+    # each warp of the consumers read where a tile's rows and keys begin and end.
+    lengths = PASSES * count * min(row_tiles, MULTIPROCESSORS) + row_tiles
+    starts = SECTOR_BYTES * (2 * lengths + 4 * (1 + 4 * tile.consumers) * row_tiles)
+    counter_bytes = SECTOR_BYTES * row_tiles
     return Traffic(read_bytes + starts + counter_bytes, write_bytes + counter_bytes)
 
 

@@ -237,11 +237,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
             const auto load_Q = [&](int, const RowTile &tile, u64 &full) {
                 QTile::load(Q_tile, Q, 0, tile.rows.first_row, tile.pack, full);
             };
-            const auto load_K = [&](unsigned to, int first_key, int head, u64 &full) {
-                KTile::load(to, K, 0, first_key, head, full);
+            const auto load_K = [&](unsigned to, const RowTile &tile, int first_key, u64 &full) {
+                KTile::load(to, K, 0, first_key, tile.kv_number(packs), full);
             };
-            const auto load_V = [&](unsigned to, int first_key, int head, u64 &full) {
-                VTile::load(to, V, first_key, 0, head, full);
+            const auto load_V = [&](unsigned to, const RowTile &tile, int first_key, u64 &full) {
+                VTile::load(to, V, first_key, 0, tile.kv_number(packs), full);
             };
             produce<QTile::BYTES>(barriers, K_tiles, V_tiles, p, load_Q, load_K, load_V);
         }
