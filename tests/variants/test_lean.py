@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from attention_runs import accuracy, executed
 from claimed_traffic import traffic
@@ -12,7 +13,7 @@ from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
-from variants._mma.equal_runs import FEWEST_LEAN_TILES, LEAN_TILE
+from variants._mma.equal_runs import FEWEST_LEAN_TILES, LEAN_TILE, MOST_BLOCKS, Segments, blocks_for
 from variants.attention.lean import work
 
 VARIANT = discover().registry.get("lean-cupy")
@@ -36,6 +37,22 @@ def test_the_blocks_of_one_output_tile(kv_len: int):
     problem = dataclasses.replace(PROBLEM, kv_len=kv_len)
     assert work(problem).grid == -(-kv_len // RUN)
     assert_right(problem)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "lean_tiles", "grid"),
+    [(256, 128, 256), (1024, 32, 256), (40, 8, 40)],
+)
+def test_blocks_have_whole_output_tiles_where_these_are_equal(tiles: int, lean_tiles: int, grid: int):
+    segments = Segments.of(np.full(tiles, lean_tiles))
+    assert segments.block.max() + 1 == grid
+    assert segments.is_whole.all()
+
+
+def test_not_many_blocks_are_left_out_for_that():
+    assert blocks_for(np.full(300, 128)) == MOST_BLOCKS  # not 150 with two each
+    assert blocks_for(np.full(32, 512)) == MOST_BLOCKS  # not 32 with one each
+    assert blocks_for(np.array([*[128] * 255, 127])) == MOST_BLOCKS  # unequal ones
 
 
 @pytest.mark.parametrize("head_dim", [33, 50, 64])
