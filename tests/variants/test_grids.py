@@ -70,6 +70,12 @@ def test_more_heads_start_side_by_side_where_the_last_blocks_would_run_alone():
     assert grid_of("bwd-fa3-cupy", **shape) == (4, 47, 2)
 
 
+def test_blocks_that_wait_for_those_of_their_head_start_beside_others():
+    shape = {"q_len": 8192, "kv_len": 8192, "head_dim": 128}  # 8 MiB of Q, dO and dQ each
+    assert grid_of("bwd-fa3-cupy", **shape) == (1, 64, 16)
+    assert grid_of("bwd-fa3-ordered-cupy", **shape) == (4, 64, 4)
+
+
 def test_blocks_of_a_sequence_start_side_by_side_under_dropout():
     assert grid_of("bwd-mma-cupy", q_len=16384, kv_len=16384, dropout=0.1) == (16, 128, 1)
 

@@ -50,28 +50,37 @@ def grid_side_by_side(
     by_sequence: bool,
     reach: Integers | None = None,
     running: int | None = None,
+    in_order: bool = False,
 ) -> tuple[int, int, int]:
     """(heads side by side, blocks of a head, groups of so many heads), of as many heads as `heads_side_by_side` says.
 
     `by_sequence`: all of a sequence's, whose number z is then, and x its head's. `running`: how many blocks run at a
-    time, if more heads are to be side by side where the last ones would otherwise leave the GPU idle.
+    time, if more heads are to be side by side where the last ones would otherwise leave the GPU idle. `in_order`: a
+    head's blocks wait for each other.
     """
     if by_sequence:
         return heads, visits.shape[-1], problem.batch
-    at_once = heads_side_by_side(heads, problem.batch, visits, tile_bytes, reach)
+    at_once = heads_side_by_side(heads, problem.batch, visits, tile_bytes, reach, in_order)
     if running is not None and problem.batch * heads * visits.shape[-1] <= MOST_BLOCKS_SIMULATED:
         at_once = _until_none_idles(heads, problem.batch, visits, at_once, running)
     return at_once, visits.shape[-1], problem.batch * heads // at_once
 
 
-def heads_side_by_side(heads: int, batch: int, visits: Integers, tile_bytes: int, reach: Integers | None = None) -> int:
+def heads_side_by_side(
+    heads: int,
+    batch: int,
+    visits: Integers,
+    tile_bytes: int,
+    reach: Integers | None = None,
+    in_order: bool = False,
+) -> int:
     """How many heads' blocks start side by side: a divisor of `heads`, which each of `batch` sequences has.
 
     `visits`: (..., blocks of a head), how many tiles a block visits; `tile_bytes`: of one of them, for each head. One
-    head after the other where all blocks visit equally many. Else about as many as leave what they visit in L2: that
-    is `reach` many tiles where blocks visit some of so many, each others.
+    head after the other where all blocks visit equally many, unless they wait for each other, `in_order`. Else about as
+    many as leave what they visit in L2: that is `reach` many tiles where blocks visit some of so many, each others.
     """
-    alike = visits.min() == visits.max()
+    alike = visits.min() == visits.max() and not in_order
     tiles = max(1, int((visits if reach is None else reach).max()))
     most = 1 if alike else round(L2_BYTES / (tiles * tile_bytes))
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]

@@ -119,6 +119,15 @@ def dQ_columns(head_dim: int) -> tuple[int, int]:
     return first, head_dim - first or first
 
 
+def kept_depths(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool) -> int:
+    """How many times 16 elements of K a consumer keeps in registers: what fits beside dK, dV, S and dP without spills.
+
+    Four registers each. In tiles of 128 rows, there are some to spare in any order only.
+    """
+    spare = {64: 208 if has_spans(problem) else 212, 128: 192 if in_order else 196}[tile.Br]
+    return min(-(-problem.head_dim // 16), (spare - padded(problem.head_dim) - tile.Br) // 4)
+
+
 def default_tile(problem: Problem) -> BackwardWarpgroupTile:
     """As many rows as registers have room for; at head_dim 64, 64 rows are slower on an H100."""
     return BackwardWarpgroupTile(Br=128 if problem.head_dim <= 64 else 64, Bc=128, stages=2)
@@ -154,7 +163,7 @@ def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool) -
 
     width = padded(problem.head_dim)
     sizes = {"D": width, "HEAD_DIM": problem.head_dim, "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
-    sizes |= {"LARGEST_PART": LARGEST_PART, "LARGEST_DQ": LARGEST_DQ}
+    sizes |= {"KEPT": kept_depths(problem, tile, in_order), "LARGEST_DQ": LARGEST_DQ}
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
     files, using = declarations(features_of(problem, in_order))
     hopper = tuple(("_hopper", f"{part}.cuh") for part in ("hopper", "slots", "registers"))
@@ -183,7 +192,7 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardWarpgroupTile | None 
     *parameters, _ = features_of(p, in_order)
     launch = Launch(
         of_keys,
-        keys_grid(p, tile),
+        keys_grid(p, tile, in_order),
         (tile.threads,),
         (*maps, "L", "D", RUNNING, *sizes, *arguments(tuple(parameters))),
         shared_bytes=tile.shared_bytes(p.head_dim),
@@ -199,12 +208,15 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardWarpgroupTile | None 
     )
 
 
-def keys_grid(problem: Problem, tile: BackwardWarpgroupTile) -> tuple[int, int, int]:
-    """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal."""
+def keys_grid(problem: Problem, tile: BackwardWarpgroupTile, in_order: bool) -> tuple[int, int, int]:
+    """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal.
+
+    In order, each tile of keys waits for the one before, so several heads start together with any mask.
+    """
     p, visits = problem, MmaBackwardSchedule(problem, tile).key_visits
     tile_bytes = p.group * tile.Br * p.head_dim * (2 * p.itemsize_bytes + FLOAT32_BYTES)
     heads = p.kv_heads_count
-    return grid_side_by_side(p, heads, visits, tile_bytes, by_sequence=has_spans(p), running=MULTIPROCESSORS)
+    return grid_side_by_side(p, heads, visits, tile_bytes, has_spans(p), running=MULTIPROCESSORS, in_order=in_order)
 
 
 class BoxSchedule(MmaBackwardSchedule):

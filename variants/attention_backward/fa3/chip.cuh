@@ -2,7 +2,8 @@
 // seen.cuh, order.cuh with the type Order, and the products are put before this text.
 //
 // Compile-time parameters: D and HEAD_DIM (elements per row, on chip and in memory), BR and BC (rows and keys per tile), STAGES
-// (tiles of Q, and of dO, on chip).
+// (tiles of Q, and of dO, on chip), KEPT (times 16 elements of each key in registers), LARGEST_DQ (columns of dQ_i for one
+// warpgroup).
 
 constexpr int CONSUMERS = BC / 64;
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;

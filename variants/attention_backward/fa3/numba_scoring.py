@@ -19,7 +19,7 @@ from variants._mma.numba_mma import CHUNK_BYTES, exp2_approx, lane_index, numba_
 from variants._mma.numba_unrolled import unrolled
 from variants._mma_backward.numba_products import load_floats
 from variants._mma_backward.numba_seen import numba_seen
-from variants.attention_backward.fa3 import BackwardWarpgroupTile
+from variants.attention_backward.fa3 import LARGEST_DQ, BackwardWarpgroupTile
 from variants.attention_backward.fa3.numba_chip import FLOAT_BYTES, KEY_BYTES, numba_chip
 
 ZERO = np.float32(0)
@@ -36,8 +36,8 @@ def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans:
     """Device functions for these compile-time parameters. `spans`: arrays hold which rows see a key."""
     TN = tile.Br // 8  # tiles of 8 rows
     # Whether the sum dP begins with -D_i instead of 0. In tiles of 128 rows, there are no registers for D_i beside P
-    # and dP.
-    D_BEFORE_DP = tile.Br == 128
+    # and dP, and above 96 columns the CUDA twin uses them for K_j.
+    D_BEFORE_DP = tile.Br == 128 or head_dim > LARGEST_DQ
     DS_BOX_BYTES = numba_chip(head_dim, tile).DS_BOX_BYTES
     write_until_here = registers_written(tile.Br // 2)
     packed, rows_seeing = numba_mma(dtype).packed, numba_seen(spans).rows_seeing

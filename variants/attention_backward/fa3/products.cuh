@@ -25,15 +25,15 @@ __device__ __forceinline__ void add_rows(Scores &X, unsigned keys, unsigned rows
     commit_products();
 }
 
-// K_j of the warpgroup's keys, as A of products: in registers, if there is room for it, so that shared memory is read less.
-constexpr bool KEEPS_K = D + BR + D / 4 <= LARGEST_PART;
-typedef unsigned KeptKeys[KEEPS_K ? D / 4 : 1];
+// K_j of the warpgroup's keys, as A of products: the first KEPT times 16 elements are in registers, as many as there is room for,
+// so that shared memory is read less.
+typedef unsigned KeptKeys[KEPT > 0 ? 4 * KEPT : 1];
 
 __device__ __forceinline__ void keep_keys(KeptKeys &K, unsigned keys)
 {
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 16;
 #pragma unroll
-    for (int k = 0; KEEPS_K && k < DEPTHS; ++k) {
+    for (int k = 0; k < KEPT; ++k) {
         const int box = 16 * k / COLUMNS, piece = 2 * k % (COLUMNS / 8) + threadIdx.x % 32 / 16;
         load_matrices(K + 4 * k, keys + box * BC * ROW_BYTES + piece_of_row(row, piece));
     }
@@ -42,16 +42,22 @@ __device__ __forceinline__ void keep_keys(KeptKeys &K, unsigned keys)
 // S^T = K_j Q_i^T for the warpgroup's keys; under way.
 __device__ __forceinline__ void multiply_K_Qt(Scores &S, const KeptKeys &K, unsigned keys, unsigned rows)
 {
-    if constexpr (KEEPS_K) {
-        const u64 B = along_rows(rows);
-        begin_products();
+    const u64 A = along_rows(keys), B = along_rows(rows);
+    begin_products();
+    if constexpr (KEPT > 0) {
         multiply_kept(S, K, B);
-#pragma unroll
-        for (int k = 1; k < DEPTHS; ++k) multiply_add_kept(S, K + 4 * k, B + steps_along<BR>(k));
-        commit_products();
     } else {
-        multiply_rows(S, keys, rows);
+        multiply(S, A, B);
     }
+#pragma unroll
+    for (int k = 1; k < DEPTHS; ++k) {
+        if (k < KEPT) {
+            multiply_add_kept(S, K + 4 * k, B + steps_along<BR>(k));
+        } else {
+            multiply_add(S, A + steps_along<BC>(k), B + steps_along<BR>(k));
+        }
+    }
+    commit_products();
 }
 
 // dY += W^T Z_i, over rows; under way.

@@ -4,15 +4,18 @@
 // it in small tiles.
 constexpr bool L_BEFORE_S = BR == 64;
 
-// Whether the sum dP begins with -D_i instead of 0. In tiles of 128 rows, there are no registers for D_i beside P and dP.
-constexpr bool D_BEFORE_DP = BR == 128;
+// Whether the sum dP begins with -D_i instead of 0. In tiles of 128 rows, there are no registers for D_i beside P and dP, and
+// above 96 columns they are better used for K_j.
+constexpr bool D_BEFORE_DP = BR == 128 || HEAD_DIM > LARGEST_DQ;
 
 // L_i or D_i of the lane's rows.
 struct RowStats {
     float2 of[BR / 8];
     __device__ __forceinline__ void load(unsigned tile)
     {
-        const float2 *const lane = reinterpret_cast<const float2 *>(shared_pointer(tile)) + threadIdx.x % 4;
+        // The compiler is not to compute each place, for which there are too few registers.
+        const unsigned place = unknown(tile + threadIdx.x % 4 * (int)sizeof(float2));
+        const float2 *const lane = reinterpret_cast<const float2 *>(shared_pointer(place));
 #pragma unroll
         for (int j = 0; j < BR / 8; ++j) of[j] = lane[4 * j];
     }
