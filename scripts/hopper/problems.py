@@ -149,8 +149,8 @@ GROUPS: tuple[Group, ...] = (
         (*PAST, "torch-flash", "torch-cudnn"),
     ),
     Group(
-        "varlen", "Unpadded sequences", tuple(_varlen()), ("fa3-cupy",), (*PAST, "torch-flex", "cudnn"),
-        {"fa3-numba": lambda problem: True},
+        "varlen", "Unpadded sequences", tuple(_varlen()), ("fa3-cupy", "fa3-numba"),
+        (*PAST, "torch-flex", "cudnn"),
     ),
     Group(
         "decode", "Decoding: one query row per sequence", tuple(_decode()), ("split-kv-cupy", "lean-cupy"),

@@ -152,6 +152,12 @@ def test_what_is_not_recorded_is_skipped_with_the_reason(monkeypatch: pytest.Mon
     assert "have changed since" in stale.__wrapped__(index, name)
 
 
+WITH_COUNTERS = ("fa3", "fa3-fp8", "lean", "paged-lean", "unified-max", "bwd-fa3-ordered")
+"""Algorithms that give the same bits each time, although blocks count by atomics: tiles that are taken, parts that are
+done, rows to compute again; and sums that are added to in turns."""
+TAKE_TURNS = ("bwd-fa2-ordered", "bwd-fa3-ordered", "bwd-mma-ordered")
+
+
 @pytest.mark.parametrize(
     ("index", "name"),
     [
@@ -164,7 +170,7 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     """Exactly: no compiler behind the PTX merges or moves an access of these kernels.
 
     Atomics, which are read and written here, have counters of their own there: what is missing has to be the same of
-    both, and nothing where all bits are the same each time.
+    both, and nothing where no kernel has any. A block that waits for its turn reads it more often there.
     """
     measured = launches_of(index, name)
     reads = 32 * sum(launch["load_sectors"] + (launch["bulk_load_sectors"] or 0) for launch in measured)
@@ -176,9 +182,11 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     else:
         ours = emulated(index, name)  # type: ignore[assignment]
     atomics = ours.write_bytes - writes
-    counts_work = variant.algorithm.startswith("fa3")  # tiles of rows are taken by a counter
-    assert atomics == 0 if variant.deterministic and not counts_work else atomics > 0
-    assert ours.read_bytes - atomics == reads
+    least = 0 if variant.deterministic else 32
+    most = 0 if variant.deterministic and variant.algorithm not in WITH_COUNTERS else ours.write_bytes
+    assert least <= atomics <= most
+    waiting = reads - (ours.read_bytes - atomics)
+    assert waiting >= 0 if variant.algorithm in TAKE_TURNS else waiting == 0
 
 
 def parts_sectors(index: int, name: str) -> bool:

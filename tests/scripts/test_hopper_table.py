@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +168,10 @@ def test_every_problem_is_found_again_in_a_record() -> None:
     keys = [json.dumps(item.key) for item in items]
     assert len(set(keys)) == len(keys)
     assert [page.problem_of(json.loads(key)) for key in keys] == [item.problem for item in items]
+
+
+def test_groups_go_to_other_processes() -> None:
+    assert pickle.loads(pickle.dumps(GROUPS)) == GROUPS
 
 
 def test_the_page_is_that_of_the_record() -> None:
