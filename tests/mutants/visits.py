@@ -78,8 +78,7 @@ MUTANTS = (
         _EXTREMES,
         "largest start of a tile is that of its first key",
         ("largest = max(largest, bound);", "largest = first == first_key ? bound : largest;"),
-        ("largest = max(largest, hidden_rows[line, key & MASK])",
-         "largest = hidden_rows[line, key & MASK] if key == first_key else largest"),
+        ("max(largest, row)", "row if first == first_key else largest"),
     ),
     *_in(
         _EXTREMES,

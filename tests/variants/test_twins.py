@@ -98,7 +98,7 @@ OF_DENSE = (
     Case(
         "FlashMask",
         (
-            dense(70, 104, "causal+flashmask:2,1", "normal"),  # of 101 keys bwd-mma-numba reads 6 sectors too many
+            dense(70, 101, "causal+flashmask:2,1", "normal"),
             dense(130, 66, "causal+flashmask:2,2", "non-finite"),
             dense(64, 129, "causal+flashmask:2,5", "rising"),
             ({**LARGE, "mask": "causal+flashmask:2,3"}, "non-finite"),

@@ -75,9 +75,10 @@ def tile_extremes_kernel(tile: Tile, spans_per_key: int) -> Any:
         own = int32(0)
         for line in range(LINES):
             least, largest = int32(LARGEST), int32(LEAST)
-            for key in range(first_key + lane, end_key, 32):
-                least = min(least, hidden_rows[line, key & MASK])
-                largest = max(largest, hidden_rows[line, key & MASK])
+            # As often in all lanes: the compiler unrolls this loop, and lanes that leave it earlier would read alone.
+            for first in range(first_key, end_key, 32):
+                row = hidden_rows[line, min(first + lane, end_key - 1) & MASK]
+                least, largest = min(least, row), max(largest, row)
             distance = 16
             while distance > 0:
                 least = min(least, cuda.shfl_xor_sync(ALL_LANES, least, distance))
