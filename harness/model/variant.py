@@ -142,8 +142,6 @@ class Registry:
             return self._variants[name]
         if name in self._left_out:
             raise UsageError(f"variant {name!r} is not available: {self._left_out[name]}")
-        if any(character in name for character in "*?["):
-            raise UsageError(f"{name!r} is a pattern; give the full name of one variant, as 'list' shows them")
         own = any(origin.startswith(PLUGIN_ORIGIN) for origin in self._origins.values())
         file = name if name.endswith(".py") else "FILE.py"
         hint = "" if own else f" For a variant in your own file, add --plugin {file};"

@@ -34,6 +34,8 @@ def run_arrays(
     problem = arrays.problem(settings)
     require_memory(problem)
     inputs = arrays.all_inputs(problem)
+    if any(character in request.variant for character in "*?["):
+        raise UsageError(f"{request.variant!r} is a pattern; give the full name of one variant, as 'list' shows them")
     variant = request.discover().registry.get(request.variant)
     plan = make_plan(variant, problem, arch_of(request.settings))
     stored = plan.output_names(problem)

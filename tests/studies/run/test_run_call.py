@@ -140,6 +140,8 @@ def test_wrong_calls_are_one_line():
         with pytest.raises(UsageError) as caught:
             harness.run("fa2-cupy", **said, **EMULATED)
         assert wrong in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match=r"'fa\*' is a pattern; give the full name of one variant"):
+        harness.run("fa*", **arrays, **EMULATED)
 
 
 @pytest.mark.compiles(False)
