@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KEYS, ENDS, SCORING, PRODUCTS, SEEN, SHARES, DQ = (
-    f"_mma_backward/numba_{name}.py" for name in ("keys", "ends", "scoring", "products", "seen", "shares", "dq")
+KEYS, ENDS, SCORING, PRODUCTS, SEEN, TURNS, SHARES, DQ = (
+    f"_mma_backward/numba_{name}.py"
+    for name in ("keys", "ends", "scoring", "products", "seen", "turns", "shares", "dq")
 )
 PLAN = "_mma_backward/__init__.py"
 ROWS = "attention_backward/mma_ordered/numba_kernel.py"
@@ -20,6 +21,10 @@ def _of_scores(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> M
 
 
 def _of_visits(bug: str, *changes: tuple[str, str]) -> Mutant:
+    return _of_keys(bug, *changes, file=TURNS)
+
+
+def _of_limits(bug: str, *changes: tuple[str, str]) -> Mutant:
     return _of_keys(bug, *changes, file=SEEN)
 
 
@@ -80,18 +85,18 @@ _MASKS = (
         ("limits, dropout = features.mirrored_limits(problem)", "limits, dropout = features.limits(problem)"),
         file=PLAN,
     ),
-    _of_visits(
+    _of_limits(
         "causal off by one in tiles that are masked",
         ("return int32(own - seen.after), rows", "return int32(own - seen.after - 1), rows"),
     ),
-    _of_visits(
+    _of_limits(
         "a tile on the diagonal taken for unmasked",
         (
             "int32(of.key + of.keys) <= end_in_band(seen, of.row)",
             "int32(of.key + of.keys) <= end_in_band(seen, of.last_row)",
         ),
     ),
-    _of_visits(
+    _of_limits(
         "keys on the diagonal skipped",
         ("of.key < end_in_band(seen, of.last_row)", "of.key < end_in_band(seen, of.row)"),
     ),

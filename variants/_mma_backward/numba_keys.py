@@ -39,9 +39,9 @@ from variants._mma_backward.numba_not_finite import numba_not_finite
 from variants._mma_backward.numba_products import NOTHING, numba_products
 from variants._mma_backward.numba_rows_of_sequence import numba_rows_of_sequence
 from variants._mma_backward.numba_scoring import KeyBlock, numba_scoring, query_heads
-from variants._mma_backward.numba_seen import Pairs, Turn, numba_seen
+from variants._mma_backward.numba_seen import Pairs, numba_seen
 from variants._mma_backward.numba_shares import FLOAT_BYTES, numba_shares
-from variants._mma_backward.numba_turns import numba_turns
+from variants._mma_backward.numba_turns import Turn, numba_turns
 from variants._tiles.visits import numba_rule
 
 NOT_A_NUMBER = np.uint32(0x7FFFFFFF)

@@ -1,4 +1,4 @@
-"""Which tiles of rows a block of keys visits where they are listed, and which pairs of a tile the mask hides. The CUDA
+"""Which tiles of rows a block of keys visits, and which pairs of a tile the mask hides where tiles are listed. The CUDA
 twin, turns.cuh, has the same names."""
 
 from __future__ import annotations
@@ -21,18 +21,111 @@ from variants._mma.numba_mma import (
     thread_index,
     unknown,
 )
-from variants._mma_backward.numba_seen import NOTHING, WORD, Turn, run_of_turns
 from variants._mma_backward.tile import BackwardMmaTile
 from variants._tiles.visits import words
 
+NOTHING, WORD = uint32(0), uint32(4)
 load_word, store_word = load_shared(4), store_shared(4)
 load_entry, copy_word = load_global(4), copy_async(4)
+
+
+class Turn(NamedTuple):
+    """One turn of a block's loop: it scores a tile of rows of one of the query heads that share the block's keys.
+
+    What one turn scores is summed LAG turns later.
+    """
+
+    number: Any
+    head: Any
+    first_row: Any
 
 
 @functools.cache
 def numba_turns(tile: BackwardMmaTile, lag: int, rule: NumbaRule | None) -> SimpleNamespace:
     """The turns of a block: all tiles of rows that see its keys, or with a mask's `rule` those of a list."""
-    return run_of_turns(tile.Br, lag) if rule is None else _listed_turns(tile, lag, rule)
+    return _run_of_turns(tile.Br, lag) if rule is None else _listed_turns(tile, lag, rule)
+
+
+def _run_of_turns(rows: int, lag: int) -> SimpleNamespace:
+    """All tiles of `rows` rows with one that sees a key of the block, of all heads that share the keys.
+
+    `numbers`: where in shared memory three of them are noted, read anew each time: sums want the registers.
+    """
+    BR, LAG = rows, lag
+
+    # With those in which it only sums.
+    @cuda.jit(device=True, forceinline=True)
+    def count(numbers):
+        return int32(load_word(numbers))
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_row(numbers):
+        return int32(load_word(uint32(numbers + WORD)))
+
+    @cuda.jit(device=True, forceinline=True)
+    def end_row(numbers):
+        return int32(load_word(uint32(numbers + WORD + WORD)))
+
+    # By one thread. Rows first to end - 1 see the block's keys.
+    @cuda.jit(device=True, forceinline=True)
+    def note(numbers, first, end, heads, order, q_len):
+        tile = int32(uint32(first) // uint32(BR))
+        tiles = int32(int32(uint32(end + BR - 1) // uint32(BR)) - tile) if first < end else int32(0)
+        store_word(numbers, uint32(int32(heads * tiles) + LAG) if tiles > 0 else NOTHING)
+        store_word(uint32(numbers + WORD), uint32(tile * BR))
+        store_word(uint32(numbers + WORD + WORD), uint32(int32(tile + tiles) * BR))
+
+    @cuda.jit(device=True, forceinline=True)
+    def scores(numbers, turn):
+        return turn.number < int32(count(numbers) - LAG)
+
+    @cuda.jit(device=True, forceinline=True)
+    def after(numbers, turn):
+        is_last = int32(turn.first_row + BR) == end_row(numbers)
+        row = first_row(numbers) if is_last else int32(turn.first_row + BR)
+        return Turn(int32(turn.number + 1), int32(turn.head + is_last), row)
+
+    @cuda.jit(device=True, forceinline=True)
+    def before(numbers, turn):
+        is_first = turn.first_row == first_row(numbers)
+        row = int32((end_row(numbers) if is_first else turn.first_row) - BR)
+        return Turn(int32(turn.number - 1), int32(turn.head - is_first), row)
+
+    # Limits alone hide pairs.
+    @cuda.jit(device=True, forceinline=True)
+    def room():
+        return ()
+
+    @cuda.jit(device=True, forceinline=True)
+    def pairs(numbers, bits, turn):
+        return ()
+
+    @cuda.jit(device=True, forceinline=True)
+    def hides_some(hidden):
+        return False
+
+    @cuda.jit(device=True, forceinline=True)
+    def compute(hidden, bits, numbers, turn, block, order):
+        pass
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_entry(numbers, turn, order, q_len):
+        pass
+
+    return SimpleNamespace(
+        NUMBERS=3,
+        count=count,
+        first_row=first_row,
+        note=note,
+        scores=scores,
+        after=after,
+        before=before,
+        room=room,
+        pairs=pairs,
+        hides_some=hides_some,
+        compute=compute,
+        copy_entry=copy_entry,
+    )
 
 
 class HiddenPairs(NamedTuple):
