@@ -23,6 +23,7 @@ from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
+from harness.support.memory_units import SECTOR_BYTES
 from scripts import record_traffic
 from scripts.recording.merged_records import merged
 from scripts.recording.plan_hash import plan_hash, recorded_hashes
@@ -173,8 +174,8 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     both, and nothing where no kernel has any. A block that waits for its turn reads it more often there.
     """
     measured = launches_of(index, name)
-    reads = 32 * sum(launch["load_sectors"] + (launch["bulk_load_sectors"] or 0) for launch in measured)
-    writes = 32 * sum(launch["store_sectors"] + (launch["bulk_store_sectors"] or 0) for launch in measured)
+    reads = SECTOR_BYTES * sum(launch["load_sectors"] + (launch["bulk_load_sectors"] or 0) for launch in measured)
+    writes = SECTOR_BYTES * sum(launch["store_sectors"] + (launch["bulk_store_sectors"] or 0) for launch in measured)
     variant = REGISTRY.get(name)
     if not is_emulated((index, name)):
         assert variant.claim is not None
@@ -182,7 +183,7 @@ def test_sectors_are_those_of_the_hardware(index: int, name: str) -> None:
     else:
         ours = emulated(index, name)  # type: ignore[assignment]
     atomics = ours.write_bytes - writes
-    least = 0 if variant.deterministic else 32
+    least = 0 if variant.deterministic else SECTOR_BYTES
     most = 0 if variant.deterministic and variant.algorithm not in WITH_COUNTERS else ours.write_bytes
     assert least <= atomics <= most
     waiting = reads - (ours.read_bytes - atomics)
